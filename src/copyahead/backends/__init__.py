@@ -1,0 +1,1 @@
+"""Adapters for engines whose decode loop copyahead owns."""

@@ -1,0 +1,152 @@
+"""What copyahead asks of a model that it runs itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from copyahead.sampling import SamplingOptions
+from copyahead.step_cost import StepCost
+from copyahead.types import Exactness, Token
+
+Logits = npt.NDArray[np.float32]
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What a loaded backend can do, read once at load."""
+
+    vocab_size: int
+    """Width of a row of logits. A token id at or above the tokenizer's size is padding."""
+    context_size: int
+    """Most tokens one sequence may hold, prompt and answer together."""
+    num_slots: int
+    """Sequences that can be held at once; slots are numbered from 0."""
+    num_cells: int
+    """Tokens that all sequences together may hold, rows of a running pass included."""
+    max_rows: int
+    """Most rows of one pass."""
+    max_rewind: int | None = None
+    """How many of a sequence's newest tokens can be taken back; None: any number; 0: none."""
+    can_fork: bool = True
+    """Whether `fork` works."""
+    keeps_prefix: bool = True
+    """Whether a finished sequence can be cut back to any prefix and continued."""
+    note: str = ""
+    """Why drafting is capped or off, in one sentence; empty when it is not."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One sequence's share of a pass."""
+
+    slot: int
+    start: int
+    """Position of `tokens[0]`: the number of tokens that the slot holds before the pass."""
+    tokens: Sequence[Token]
+    num_logits: int
+    """Logits are wanted for this many of the last rows; 0 for the inner part of a prompt."""
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of real token ids; may be smaller than a row of logits is wide."""
+        ...
+
+    @property
+    def end_tokens(self) -> frozenset[Token]:
+        """Every id that ends a turn or the text."""
+        ...
+
+    def encode(self, text: str, *, special: bool = True) -> list[Token]:
+        """Token ids of `text`.
+
+        `special`: add the model's leading token where it has one, and read control tokens
+        that are spelled out in the text.
+        """
+        ...
+
+    def token_bytes(self, token: Token) -> bytes:
+        """The bytes that `token` stands for; empty for control tokens.
+
+        May be part of a character: joining the bytes of a text's tokens gives its UTF-8.
+        """
+        ...
+
+
+class Sampler(Protocol):
+    """One request's own way of choosing tokens, with its own random state and penalties."""
+
+    def sample(self, logits: Logits) -> Token:
+        """Choose from `logits` (shape `[vocab_size]`, may be overwritten) and record the choice.
+
+        Takes exactly one draw. Called once for every emitted token, in order, and never for
+        anything else: so it never has to be rolled back.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the sampler holds. Idempotent."""
+        ...
+
+
+class Backend(Protocol):
+    """A loaded model with room for several sequences.
+
+    Slots hold committed tokens and, between a pass and the `truncate` that settles it,
+    rejected ones. Not thread-safe: one thread runs it.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do; does not change."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's own tokenizer."""
+        ...
+
+    @property
+    def exactness(self) -> Exactness | None:
+        """What a probe found for the settings in force; None when none was made."""
+        ...
+
+    @property
+    def step_cost(self) -> StepCost:
+        """The cost of a pass by its number of rows."""
+        ...
+
+    def forward(self, parts: Sequence[Part]) -> list[Logits]:
+        """One target pass. Each slot appears at most once; rows in all <= `max_rows`.
+
+        Returns, for each part, its logits, shape `[num_logits, vocab_size]`: views that the
+        caller may overwrite and that the next pass invalidates. Every slot then holds
+        `start + len(tokens)` tokens. Raises BackendError and leaves every slot as it was
+        (or shorter, never longer) when the pass fails.
+        """
+        ...
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Make `slot` hold at most its first `length` tokens. 0 empties it. Idempotent.
+
+        Raises BackendError where `max_rewind` does not allow it.
+        """
+        ...
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Empty `target`, then give it the first `length` tokens of `source`."""
+        ...
+
+    def sampler(self, options: SamplingOptions, prompt: Sequence[Token]) -> Sampler:
+        """A sampler for a request that has read `prompt`."""
+        ...
+
+    def close(self) -> None:
+        """Free the model. Idempotent."""
+        ...

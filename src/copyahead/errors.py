@@ -1,0 +1,60 @@
+"""Every error that copyahead raises on purpose.
+
+    CopyaheadError
+    ├── ConfigError          an option is wrong, or two exclude each other
+    ├── RequestError         one request cannot be served as asked
+    │   └── ContextOverflowError  its prompt does not fit the context
+    ├── ModelError           the model file is missing, unreadable, or unsuitable
+    ├── BackendError         a target pass failed
+    └── MissingExtraError         an optional package is not installed
+
+The text of each is one sentence that names the field and the fix.
+"""
+
+from __future__ import annotations
+
+
+class CopyaheadError(Exception):
+    """Base of all errors raised on purpose; its text is fit for a user."""
+
+
+class ConfigError(CopyaheadError, ValueError):
+    """An option has a wrong value, or two options exclude each other."""
+
+
+class RequestError(CopyaheadError, ValueError):
+    """One request cannot be served as asked; others are not affected."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ContextOverflowError(RequestError):
+    """The prompt alone fills the context."""
+
+    def __init__(self, num_prompt_tokens: int, context_size: int) -> None:
+        super().__init__(
+            f"prompt is {num_prompt_tokens} tokens, and a context of {context_size} holds at most "
+            f"{context_size - 1} with one token of answer: shorten the prompt or raise --ctx",
+            field="prompt",
+        )
+        self.num_prompt_tokens = num_prompt_tokens
+        self.context_size = context_size
+
+
+class ModelError(CopyaheadError):
+    """The model file is missing, not GGUF, or cannot do what was asked."""
+
+
+class BackendError(CopyaheadError):
+    """A target pass failed."""
+
+
+class MissingExtraError(CopyaheadError, ImportError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed: pip install 'copyahead[{extra}]'")
+        self.package = package
+        self.extra = extra
