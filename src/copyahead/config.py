@@ -50,7 +50,7 @@ class ModelOptions:
         check_range("parallel", self.parallel, 1, 256)
         check_range("threads", self.threads, 1, 1024)
         check_range("gpu_layers", self.gpu_layers, -1, 10_000)
-        if self.exact and self.kv_type == "f16":
+        if self.exact and self.kv_type == "f16" and self.threads != 1:
             raise ConfigError(
                 "exact and kv_type f16 exclude each other: a one-row pass over an f16 cache is "
                 "split over the threads and a longer one is not; take kv_type auto, bf16 or q8_0"
