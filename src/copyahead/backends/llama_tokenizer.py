@@ -1,0 +1,79 @@
+"""The tokenizer inside a GGUF model."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from copyahead.types import Token
+
+_UNUSED = 1 << 1
+"""`LLAMA_TOKEN_ATTR_UNUSED`: a row of padding that no text maps to."""
+
+
+class LlamaTokenizer:
+    """Text to token ids and back, by llama.cpp. Valid while its model is loaded."""
+
+    def __init__(self, library: Any, vocab: Any) -> None:
+        self._library = library
+        self._vocab = vocab
+        width = int(library.llama_vocab_n_tokens(vocab))
+        self._vocab_size = _num_real_tokens(library, vocab, width)
+        self._end_tokens = frozenset(
+            token for token in range(width) if library.llama_vocab_is_eog(vocab, token)
+        )
+        self._pieces: list[bytes | None] = [None] * width
+        self._buffer = ctypes.create_string_buffer(256)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of real token ids: padding at the end of the vocabulary does not count."""
+        return self._vocab_size
+
+    @property
+    def end_tokens(self) -> frozenset[Token]:
+        """Every id that ends a turn or the text."""
+        return self._end_tokens
+
+    def encode(self, text: str, *, special: bool = True) -> list[Token]:
+        """Token ids of `text`; see `backends.base.Tokenizer`. Lone surrogates become `?`."""
+        data = text.encode("utf-8", "replace")
+        capacity = len(data) + 8
+        tokens = (ctypes.c_int32 * capacity)()
+        count = self._library.llama_tokenize(
+            self._vocab, data, len(data), tokens, capacity, special, special
+        )
+        if count < 0:
+            tokens = (ctypes.c_int32 * -count)()
+            count = self._library.llama_tokenize(
+                self._vocab, data, len(data), tokens, -count, special, special
+            )
+        ids = list(tokens[:count])
+        if special and ids and self._library.llama_vocab_get_add_eos(self._vocab):
+            # A prompt is to be continued, so the end token that some models add is taken off.
+            ids.pop()
+        return ids
+
+    def token_bytes(self, token: Token) -> bytes:
+        """The bytes that `token` stands for; empty for control tokens and ids out of range."""
+        if not 0 <= token < len(self._pieces):
+            return b""
+        piece = self._pieces[token]
+        if piece is None:
+            piece = self._pieces[token] = self._read_piece(token)
+        return piece
+
+    def _read_piece(self, token: Token) -> bytes:
+        read = self._library.llama_token_to_piece
+        length = read(self._vocab, token, self._buffer, len(self._buffer), 0, False)
+        if length < 0:
+            self._buffer = ctypes.create_string_buffer(-length)
+            length = read(self._vocab, token, self._buffer, len(self._buffer), 0, False)
+        return self._buffer.raw[:length]
+
+
+def _num_real_tokens(library: Any, vocab: Any, width: int) -> int:
+    size = width
+    while size > 1 and library.llama_vocab_get_attr(vocab, size - 1) & _UNUSED:
+        size -= 1
+    return size
