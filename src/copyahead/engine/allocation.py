@@ -1,0 +1,68 @@
+"""Who gets the rows of a pass, when several requests want to draft.
+
+Drafts with survivals compete: rows go to the highest survival first while they raise the
+expected tokens per cost of the whole step. Drafts of fixed length are only capped, evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from copyahead.step_cost import StepCost
+from copyahead.types import Draft
+
+
+def allocate(drafts: Sequence[Draft], max_rows: int, cost: StepCost) -> list[Draft]:
+    """The same drafts, each shortened where needed, together at most `max_rows` tokens long."""
+    if sum(map(len, drafts)) <= max(0, max_rows) and sum(map(bool, map(len, drafts))) <= 1:
+        return list(drafts)
+    fixed = [len(draft) if not draft.survivals else 0 for draft in drafts]
+    lengths = _share_evenly(fixed, max_rows)
+    left = max_rows - sum(lengths)
+    offered = [draft.survivals if draft.tokens else () for draft in drafts]
+    for place, length in enumerate(_by_survival(offered, left, len(drafts) + sum(lengths), cost)):
+        lengths[place] += length
+    return [draft.first(length) for draft, length in zip(drafts, lengths, strict=True)]
+
+
+def _share_evenly(wanted: Sequence[int], budget: int) -> list[int]:
+    """Cut the longest first, until all together fit."""
+    lengths = list(wanted)
+    excess = sum(lengths) - max(0, budget)
+    while excess > 0:
+        longest = max(range(len(lengths)), key=lengths.__getitem__)
+        lengths[longest] -= 1
+        excess -= 1
+    return lengths
+
+
+def _by_survival(
+    offered: Sequence[Sequence[float]], budget: int, base_rows: int, cost: StepCost
+) -> list[int]:
+    """How many rows each offer gets: the best prefix of all rows in falling order of survival.
+
+    Survivals fall along a draft, so taking rows in that order always takes prefixes. `base_rows`
+    are in the pass anyhow. The step emits one token a request and, expected, one survival more a
+    row; the prefix with the most of that for its cost is kept.
+    """
+    rows = sorted(
+        (
+            (-survival, place, position)
+            for place, survivals in enumerate(offered)
+            for position, survival in enumerate(survivals)
+        ),
+    )[: max(0, budget)]
+    lengths = [0] * len(offered)
+    if not rows:
+        return lengths
+    curve = cost.curve(base_rows + len(rows))
+    expected = float(len(offered))
+    best, taken = expected / curve[base_rows], 0
+    for count, (survival, _, _) in enumerate(rows, start=1):
+        expected -= survival
+        rate = expected / curve[base_rows + count]
+        if rate > best:
+            best, taken = rate, count
+    for _, place, _ in rows[:taken]:
+        lengths[place] += 1
+    return lengths

@@ -1,0 +1,143 @@
+"""Where the engine meets the drafters: sessions, limits, faults, and the sharing out of rows.
+
+A drafter can slow a request down; it can never fail one. Whatever raises in here makes the
+round a plain step, is counted, and is logged once a request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from copyahead.contracts import Drafter, DraftSession, Load
+from copyahead.engine.allocation import allocate
+from copyahead.engine.sequence import Sequence as Answer
+from copyahead.stats import logger
+from copyahead.step_cost import StepCost
+from copyahead.types import NO_DRAFT, Draft, Token
+
+MakeDrafter = Callable[[str, Load], Drafter]
+"""Builds the drafter for a policy's name or spec."""
+
+
+class Drafting:
+    """The drafters of one engine, one for every policy in use."""
+
+    def __init__(self, make_drafter: MakeDrafter | None, default_policy: str) -> None:
+        self.load = Load()
+        self._make_drafter = make_drafter
+        self._default_policy = default_policy
+        self._drafters: dict[str, Drafter] = {}
+
+    @property
+    def available(self) -> bool:
+        """Whether anything can be drafted at all."""
+        return self._make_drafter is not None
+
+    def drafter(self, policy: str | None) -> Drafter | None:
+        """The drafter for `policy` (None: the engine's own); ConfigError when it is unknown."""
+        if self._make_drafter is None:
+            return None
+        name = policy or self._default_policy
+        if name not in self._drafters:
+            self._drafters[name] = self._make_drafter(name, self.load)
+        return self._drafters[name]
+
+    def reset(self) -> None:
+        """Start every drafter afresh at its next use. Needs no open session."""
+        names, self._drafters = list(self._drafters), {}
+        for name in names:
+            self.drafter(name)
+
+    def open(self, answer: Answer) -> None:
+        """Index what `answer` holds, in the row of its slot."""
+        if not answer.drafting or self._make_drafter is None or answer.slot is None:
+            return
+        try:
+            drafter = self.drafter(answer.request.policy)
+            assert drafter is not None
+            prompt = answer.tokens[: answer.num_prompt_tokens]
+            answer.session = drafter.open(prompt, slot=answer.slot.index)
+            if answer.num_output_tokens:
+                answer.session.settle(NO_DRAFT, answer.tokens[answer.num_prompt_tokens :])
+        except Exception as error:
+            self._fault(answer, error)
+
+    def close(self, answer: Answer) -> None:
+        """Give the row back; its content stays for a next turn."""
+        session, answer.session = answer.session, None
+        if session is not None:
+            self._guard(answer, session.close)
+
+    def propose(
+        self, answers: Sequence[Answer], limits: Sequence[int], max_rows: int, cost: StepCost
+    ) -> list[Draft]:
+        """A draft for each answer, together no more than `max_rows` tokens."""
+        began = time.perf_counter()
+        drafts = [NO_DRAFT] * len(answers)
+        groups: dict[str, list[int]] = {}
+        for place, (answer, limit) in enumerate(zip(answers, limits, strict=True)):
+            if limit <= 0 or not answer.drafting:
+                continue
+            if answer.grammar is not None:
+                drafts[place] = answer.grammar.forced(limit)
+            if answer.session is not None and not drafts[place]:
+                groups.setdefault(answer.request.policy or self._default_policy, []).append(place)
+        for name, places in groups.items():
+            found = self._propose_group(
+                self._drafters[name], [answers[p] for p in places], [limits[p] for p in places]
+            )
+            for place, draft in zip(places, found, strict=True):
+                grammar = answers[place].grammar
+                drafts[place] = grammar.cut(draft) if grammar and draft.tokens else draft
+        drafts = allocate(drafts, max_rows, cost)
+        seconds = time.perf_counter() - began
+        for answer in answers:
+            answer.stats.draft_seconds += seconds / len(answers)
+        return drafts
+
+    def settle(self, answer: Answer, draft: Draft, emitted: Sequence[Token]) -> None:
+        """Let the session learn what became of the round."""
+        session = answer.session
+        if session is not None:
+            # A draft of another source is news to the session like any other text.
+            own = draft if draft.source != "grammar" else NO_DRAFT
+            self._guard(answer, lambda: session.settle(own, emitted))
+            answer.stats.window = getattr(session, "window", None)
+
+    def _propose_group(
+        self, drafter: Drafter, answers: list[Answer], limits: list[int]
+    ) -> list[Draft]:
+        sessions = [answer.session for answer in answers if answer.session is not None]
+        try:
+            drafts = drafter.propose_batch(sessions, limits)
+        except Exception:
+            # One bad session must not cost the others their drafts: ask each by itself.
+            return [self._propose_one(a, limit) for a, limit in zip(answers, limits, strict=True)]
+        return [draft.first(limit) for draft, limit in zip(drafts, limits, strict=True)]
+
+    def _propose_one(self, answer: Answer, limit: int) -> Draft:
+        session: DraftSession | None = answer.session
+        if session is None:
+            return NO_DRAFT
+        try:
+            return session.propose(limit).first(limit)
+        except Exception as error:
+            self._fault(answer, error)
+            return NO_DRAFT
+
+    def _guard(self, answer: Answer, action: Callable[[], None]) -> Literal[True, False]:
+        try:
+            action()
+        except Exception as error:
+            self._fault(answer, error)
+            # What it holds is no longer what was emitted: it must not draft again.
+            answer.session = None
+            return False
+        return True
+
+    def _fault(self, answer: Answer, error: Exception) -> None:
+        answer.stats.drafter_faults += 1
+        if answer.stats.drafter_faults == 1:
+            logger.warning("a drafter failed, the request goes on without it: %r", error)

@@ -1,0 +1,394 @@
+"""The engine: `step` is the whole machine.
+
+One thread runs it. `submit` and `cancel` take effect at the next step; `AsyncEngine` puts a
+worker thread and queues around it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import TracebackType
+
+import msgspec
+
+from copyahead.acceptance import sample_and_compare
+from copyahead.backends.base import Backend, Logits, Part
+from copyahead.engine.drafting import Drafting, MakeDrafter
+from copyahead.engine.grammar import GrammarCompiler, GrammarState
+from copyahead.engine.request import Choice, Chunk, Completion, Request, check_request
+from copyahead.engine.scheduler import EngineOptions, Scheduler
+from copyahead.engine.sequence import Sequence
+from copyahead.engine.slots import Slots
+from copyahead.errors import BackendError, CopyaheadError
+from copyahead.sampling import SamplingOptions
+from copyahead.stats import CopyLog, CopyStats
+from copyahead.types import NO_DRAFT, Draft, FinishReason, Token
+
+Sink = Callable[[Chunk], None]
+"""Takes what a request writes, as it is written."""
+
+
+class Work(msgspec.Struct):
+    """One answer's share of a pass: `tokens` of its own, then the draft."""
+
+    answer: Sequence
+    tokens: list[Token]
+    draft: Draft
+
+    def part(self) -> Part:
+        """The rows to compute; logits where a token is to be chosen."""
+        slot = self.answer.slot
+        assert slot is not None
+        reaches_end = slot.length + len(self.tokens) == len(self.answer.tokens)
+        return Part(
+            slot=slot.index,
+            start=slot.length,
+            tokens=[*self.tokens, *self.draft.tokens],
+            num_logits=1 + len(self.draft) if reaches_end else 0,
+        )
+
+
+class Handle:
+    """A submitted request."""
+
+    def __init__(self, request: Request, answers: list[Sequence], sink: Sink) -> None:
+        self.request = request
+        self.answers = answers
+        self.sink = sink
+
+    @property
+    def done(self) -> bool:
+        """Whether every choice has ended."""
+        return all(answer.finish_reason is not None for answer in self.answers)
+
+    @property
+    def stats(self) -> CopyStats:
+        """Counters of all choices together."""
+        total = CopyStats()
+        for answer in self.answers:
+            total.add(answer.stats)
+        total.window = self.answers[0].stats.window
+        # The prompt is one, however many answers it has.
+        total.num_prompt_tokens = self.answers[0].stats.num_prompt_tokens
+        total.num_cached_tokens = self.answers[0].stats.num_cached_tokens
+        return total
+
+
+class Engine:
+    """Runs many requests together over one backend."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        make_drafter: MakeDrafter | None = None,
+        policy: str = "",
+        max_draft_tokens: int = 64,
+        options: EngineOptions | None = None,
+    ) -> None:
+        self.backend = backend
+        self.options = options or EngineOptions()
+        self.stats = CopyStats()
+        """Counters of all requests that have ended."""
+        self._drafting = Drafting(make_drafter, policy)
+        self._max_draft = _draft_cap(backend, max_draft_tokens)
+        self._slots = Slots(backend)
+        self._scheduler = Scheduler(self._slots, self._drafting, backend.capabilities, self.options)
+        self._grammars = GrammarCompiler(backend.tokenizer, backend.capabilities.vocab_size)
+        self._handles: dict[int, Handle] = {}
+        self._keys = itertools.count()
+        self._log = CopyLog()
+        if make_drafter is not None and self._max_draft > 0:
+            self._drafting.drafter(None)
+
+    # Requests
+
+    def submit(self, request: Request, sink: Sink) -> Handle:
+        """Take a request on; `sink` gets its chunks during later steps.
+
+        Raises RequestError, before any work, when it cannot be served as asked.
+        """
+        check_request(request, self.backend.capabilities)
+        if self._max_draft > 0 and request.lookup:
+            self._drafting.drafter(request.policy)
+        answers = self._answers(request)
+        handle = Handle(request, answers, sink)
+        for answer in answers:
+            answer.admitted_at = time.perf_counter()
+            self._handles[answer.key] = handle
+            if answer.max_tokens == 0:
+                answer.finish(FinishReason.LENGTH)
+                self._end(answer)
+            else:
+                self._scheduler.waiting.append(answer)
+        return handle
+
+    def cancel(self, handle: Handle) -> None:
+        """End a request now and free what it holds. Idempotent; others are not touched."""
+        for answer in handle.answers:
+            if answer.finish_reason is None:
+                answer.finish(FinishReason.CANCELLED)
+                self._end(answer)
+
+    def generate(self, request: Request) -> Iterator[Chunk]:
+        """Run one request, with whatever else is submitted, and yield its chunks.
+
+        Closing the iterator early cancels the request.
+        """
+        chunks: list[Chunk] = []
+        handle = self.submit(request, chunks.append)
+        try:
+            while True:
+                yield from chunks
+                chunks.clear()
+                if handle.done:
+                    return
+                self.step()
+        finally:
+            self.cancel(handle)
+
+    def complete(self, request: Request) -> Completion:
+        """Run one request to its end."""
+        return self.complete_all([request])[0]
+
+    def complete_all(self, requests: list[Request]) -> list[Completion]:
+        """Run several requests together to their ends, in their own order."""
+        answers = [[Choice(index=i) for i in range(request.n)] for request in requests]
+        handles = [
+            self.submit(request, _collector(choices))
+            for request, choices in zip(requests, answers, strict=True)
+        ]
+        while not all(handle.done for handle in handles):
+            self.step()
+        return [
+            Completion(choices=choices, stats=handle.stats)
+            for handle, choices in zip(handles, answers, strict=True)
+        ]
+
+    # The machine
+
+    def step(self) -> bool:
+        """One target pass over everybody's rows; False when there is nothing to do."""
+        works = self._plan()
+        if not works:
+            return False
+        for work, logits in self._forward(works):
+            emitted = self._verify(work, logits)
+            self._settle(work, emitted)
+            self._emit(work.answer)
+        return True
+
+    def _plan(self) -> list[Work]:
+        """Who takes part, with which tokens and which draft."""
+        shares = self._scheduler.shares()
+        works = []
+        for answer, count in shares:
+            assert answer.slot is not None
+            held = answer.slot.length
+            works.append(Work(answer, answer.tokens[held : held + count], NO_DRAFT))
+        self._drafting.load.active_requests = len(shares)
+        self._draft([work for work in works if work.answer.decoding], sum(c for _, c in shares))
+        return works
+
+    def _draft(self, works: list[Work], num_rows: int) -> None:
+        """Add drafts, within the rows of the pass, the cells, and what was proven exact."""
+        if self._max_draft == 0 or not works:
+            return
+        answers = [work.answer for work in works]
+        limits = [min(self._max_draft, answer.room_for_drafts) for answer in answers]
+        budget = self._row_budget(len(works), num_rows, sum(limits))
+        limits = [min(limit, budget) for limit in limits]
+        drafts = self._drafting.propose(answers, limits, budget, self.backend.step_cost)
+        for work, draft in zip(works, drafts, strict=True):
+            work.draft = draft
+
+    def _row_budget(self, num_answers: int, num_rows: int, wanted: int) -> int:
+        """How many drafted tokens fit beside `num_rows` rows; kept prefixes make way for them."""
+        capabilities, exactness = self.backend.capabilities, self.backend.exactness
+        budget = min(wanted, self.options.max_draft_rows, capabilities.max_rows - num_rows)
+        if exactness is not None and exactness.level == "exact":
+            budget = min(budget, exactness.rows - num_answers)
+        self._slots.make_room(num_rows + budget)
+        return min(budget, self._slots.free_cells - num_rows)
+
+    def _forward(self, works: list[Work]) -> list[tuple[Work, Logits]]:
+        """The pass. If it fails: once more without drafts, then each answer by itself."""
+        try:
+            return self._pass(works)
+        except BackendError:
+            self._undo(works)
+        try:
+            return self._pass(works)
+        except BackendError:
+            self._undo(works)
+        done = []
+        for work in works:
+            try:
+                # Logits are views that the next pass invalidates.
+                done += [(work, logits.copy()) for work, logits in self._pass([work])]
+            except BackendError as error:
+                self._undo([work])
+                work.answer.finish(FinishReason.ERROR, f"a target pass failed: {error}")
+                self._end(work.answer, keep=False)
+        return done
+
+    def _pass(self, works: list[Work]) -> list[tuple[Work, Logits]]:
+        began = time.perf_counter()
+        logits = self.backend.forward([work.part() for work in works])
+        seconds = time.perf_counter() - began
+        rows = sum(len(work.tokens) + len(work.draft) for work in works)
+        for work in works:
+            if work.answer.decoding:
+                share = (len(work.tokens) + len(work.draft)) / rows
+                work.answer.stats.verify_seconds += seconds * share
+        return list(zip(works, logits, strict=True))
+
+    def _undo(self, works: list[Work]) -> None:
+        """Take a failed pass back, and its drafts out."""
+        for work in works:
+            assert work.answer.slot is not None
+            self._slots.cut(work.answer.slot, work.answer.slot.length)
+            work.answer.stats.retries += 1
+            work.draft = NO_DRAFT
+
+    def _verify(self, work: Work, logits: Logits) -> list[Token]:
+        """The tokens that the answer emits; none inside a prompt."""
+        answer, draft = work.answer, work.draft.tokens
+        if len(logits) == 0:
+            return []
+        try:
+            return sample_and_compare(
+                draft,
+                lambda row: answer.choose(logits[row], draft[row] if row < len(draft) else None),
+                answer.accept,
+            )
+        except Exception as error:
+            # One request's fault is its own: the others of this pass go on.
+            known = isinstance(error, CopyaheadError)
+            answer.finish(FinishReason.ERROR, str(error) if known else f"internal fault: {error!r}")
+            return []
+
+    def _settle(self, work: Work, emitted: list[Token]) -> None:
+        """Drop rejected rows; let the drafter and the counters learn."""
+        answer, slot = work.answer, work.answer.slot
+        assert slot is not None
+        accepted = 0
+        if emitted:
+            accepted = answer.settle(work.draft, emitted)
+            self._drafting.settle(answer, work.draft, emitted)
+            if work.draft.tokens:
+                self._log.record(work.draft, accepted, answer.stats.window)
+        slot.length += len(work.tokens) + accepted
+        if accepted < len(work.draft):
+            self._slots.cut(slot, slot.length)
+
+    def _emit(self, answer: Sequence) -> None:
+        """Hand out what is new; let an answer that has ended go."""
+        if answer.finish_reason is not None:
+            self._end(answer, keep=answer.finish_reason is not FinishReason.ERROR)
+            return
+        chunk = answer.take_chunk()
+        if chunk is not None:
+            self._handles[answer.key].sink(chunk)
+
+    def _end(self, answer: Sequence, *, keep: bool = True) -> None:
+        self._scheduler.retire(answer, keep=keep)
+        self.stats.add(answer.stats)
+        handle = self._handles.pop(answer.key)
+        chunk = answer.take_chunk()
+        if chunk is not None:
+            handle.sink(chunk)
+
+    # Life cycle
+
+    @property
+    def num_active(self) -> int:
+        """Answers that are waiting or running."""
+        return len(self._handles)
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """Longest draft that the backend and the options allow; 0 when nothing is drafted."""
+        return self._max_draft if self._drafting.available else 0
+
+    def reset(self) -> None:
+        """Forget kept prefixes and all that drafting has learnt. Needs no request in flight."""
+        if self._handles:
+            raise RuntimeError("reset needs an engine without requests in flight")
+        self._slots.clear()
+        self._drafting.reset()
+
+    def check(self) -> None:
+        """Raise AssertionError unless all books agree. For tests; call it between steps."""
+        self._slots.check()
+        for answer in self._scheduler.running:
+            assert answer.slot is not None
+            assert answer.num_pending >= 1, "a running answer has nothing to compute"
+        for answer in self._scheduler.waiting:
+            assert answer.slot is None
+
+    def close(self) -> None:
+        """End what runs and free the backend. Idempotent."""
+        for handle in list(self._handles.values()):
+            self.cancel(handle)
+        self.backend.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _answers(self, request: Request) -> list[Sequence]:
+        """One sequence a choice; the others wait for the first to read the prompt."""
+        seed = request.sampling.seed
+        first_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+        answers: list[Sequence] = []
+        for index in range(request.n):
+            sampling = _with_seed(request.sampling, (first_seed + index) % 2**32)
+            answer = Sequence(
+                request,
+                index,
+                key=next(self._keys),
+                sampler=self.backend.sampler(sampling, request.prompt),
+                tokenizer=self.backend.tokenizer,
+                context_size=self.backend.capabilities.context_size,
+                grammar=self._grammar(request),
+                leader=answers[0] if answers else None,
+            )
+            answers.append(answer)
+        return answers
+
+    def _grammar(self, request: Request) -> GrammarState | None:
+        if request.json_schema is None and request.grammar is None:
+            return None
+        return self._grammars.compile(json_schema=request.json_schema, grammar=request.grammar)
+
+
+def _draft_cap(backend: Backend, wanted: int) -> int:
+    """The longest draft that can be verified and taken back."""
+    capabilities = backend.capabilities
+    cap = min(wanted, capabilities.max_rows - 1)
+    if capabilities.max_rewind is not None:
+        cap = min(cap, capabilities.max_rewind)
+    return max(0, cap)
+
+
+def _with_seed(sampling: SamplingOptions, seed: int) -> SamplingOptions:
+    return replace(sampling, seed=seed)
+
+
+def _collector(choices: list[Choice]) -> Sink:
+    def take(chunk: Chunk) -> None:
+        choices[chunk.index].add(chunk)
+
+    return take

@@ -1,0 +1,137 @@
+"""Answers that follow a grammar or a JSON schema, by way of llguidance.
+
+The mask is applied at every verified row, and the matcher takes only emitted tokens, so it
+never has to go back. A draft is cut at its first illegal token before it costs a row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from copyahead.backends.base import Logits, Tokenizer
+from copyahead.errors import MissingExtraError, RequestError
+from copyahead.types import Draft, Source, Token
+
+WHITESPACE = r"[ \t\n]{0,32}"
+"""White space allowed between the parts of a JSON text. Bounded: a model that likes spaces
+would otherwise write them until its budget is gone."""
+
+
+class GrammarState:
+    """Where one answer stands in its grammar."""
+
+    def __init__(self, matcher: Any, vocab_size: int) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+
+    @property
+    def complete(self) -> bool:
+        """Whether the grammar is satisfied and allows nothing more."""
+        return bool(self._matcher.is_stopped())
+
+    def mask(self, logits: Logits) -> None:
+        """Set the logits of all tokens that are illegal here to -inf, in place."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        legal = np.unpackbits(bits, bitorder="little", count=len(bits) * 8)[: self._vocab_size]
+        if self._matcher.is_error():
+            raise RequestError(f"the grammar failed: {self._matcher.get_error()}", field="grammar")
+        logits[: len(legal)][legal == 0] = -np.inf
+        logits[len(legal) :] = -np.inf
+
+    def accept(self, token: Token) -> None:
+        """Take an emitted token."""
+        if not self._matcher.is_stopped():
+            self._matcher.consume_token(token)
+
+    def cut(self, draft: Draft) -> Draft:
+        """The draft up to its first token that is illegal here."""
+        return draft.first(self._matcher.validate_tokens(list(draft.tokens)))
+
+    def forced(self, limit: int) -> Draft:
+        """The tokens of the only continuation that the grammar allows, where there is only one.
+
+        They are drafted and verified like any others: other tokens may spell the same text.
+        """
+        tokens = self._matcher.compute_ff_tokens()[:limit]
+        if not tokens:
+            return Draft()
+        return Draft(tokens=tuple(tokens), source=Source.GRAMMAR, survivals=(0.98,) * len(tokens))
+
+
+class GrammarCompiler:
+    """Makes grammar states for one tokenizer; llguidance is loaded at the first request."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._llg_tokenizer: Any = None
+
+    def compile(self, *, json_schema: str | None, grammar: str | None) -> GrammarState:
+        """A state at the start of the grammar; RequestError when it does not compile."""
+        llguidance = _llguidance()
+        if self._llg_tokenizer is None:
+            self._llg_tokenizer = _llg_tokenizer(llguidance, self._tokenizer)
+        if json_schema is not None:
+            field, text = "json_schema", _schema_grammar(llguidance, json_schema)
+        else:
+            field, text = "grammar", llguidance.LLMatcher.grammar_from_lark(grammar)
+        fault = llguidance.LLMatcher.validate_grammar(text, self._llg_tokenizer)
+        if fault and not fault.startswith("WARNING"):
+            reason = " ".join(fault.split())
+            raise RequestError(f"{field} does not compile: {reason}", field=field)
+        matcher = llguidance.LLMatcher(self._llg_tokenizer, text, log_level=0)
+        if matcher.is_error():
+            raise RequestError(f"{field} does not compile: {matcher.get_error()}", field=field)
+        return GrammarState(matcher, self._vocab_size)
+
+
+def _llguidance() -> Any:
+    try:
+        import llguidance
+    except ImportError as error:
+        raise MissingExtraError("llguidance", "grammar") from error
+    return llguidance
+
+
+def _schema_grammar(llguidance: Any, json_schema: str) -> str:
+    try:
+        json.loads(json_schema)
+    except ValueError as error:
+        raise RequestError(f"json_schema is not JSON: {error}", field="json_schema") from None
+    try:
+        grammar = llguidance.LLMatcher.grammar_from_json_schema(
+            json_schema, overrides={"whitespace_pattern": WHITESPACE}
+        )
+    except ValueError as error:
+        raise RequestError(f"json_schema does not compile: {error}", field="json_schema") from None
+    return str(grammar)
+
+
+class _Vocabulary:
+    """The shape in which llguidance takes a tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        ends = sorted(tokenizer.end_tokens)
+        ids = range(tokenizer.vocab_size)
+        pieces = [tokenizer.token_bytes(token) for token in ids]
+        # Control tokens have no bytes; llguidance wants a name for each.
+        self.tokens = [piece or b"<|%d|>" % token for token, piece in zip(ids, pieces, strict=True)]
+        self.special_token_ids = [token for token, piece in enumerate(pieces) if not piece]
+        self.bos_token_id = None
+        self.eos_token_id = ends[0] if ends else tokenizer.vocab_size - 1
+
+    def __call__(self, text: bytes | str) -> Sequence[Token]:
+        text = text.decode("utf-8") if isinstance(text, bytes) else text
+        return self._tokenizer.encode(text, special=False)
+
+
+def _llg_tokenizer(llguidance: Any, tokenizer: Tokenizer) -> Any:
+    vocabulary = _Vocabulary(tokenizer)
+    ends = sorted(tokenizer.end_tokens) or [vocabulary.eos_token_id]
+    wrapper = llguidance.TokenizerWrapper(vocabulary)
+    return llguidance.LLTokenizer(wrapper, eos_token=ends)

@@ -1,0 +1,172 @@
+"""What goes into the engine and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from copyahead.backends.base import Capabilities
+from copyahead.engine.text import Run
+from copyahead.errors import ContextOverflowError, RequestError
+from copyahead.sampling import SamplingOptions
+from copyahead.stats import CopyStats
+from copyahead.types import FinishReason, Token
+
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt and how it is to be answered."""
+
+    prompt: Sequence[Token]
+    sampling: SamplingOptions = SamplingOptions()
+    max_tokens: int | None = None
+    """Most tokens to write; None: until the context is full."""
+    min_tokens: int = 0
+    """No end token, stop token or stop string ends the answer before this many tokens."""
+    stop: tuple[str, ...] = ()
+    """The answer ends before the first of these texts; it is not part of the answer."""
+    stop_token_ids: tuple[Token, ...] = ()
+    """The answer ends with the first of these ids; it is counted, and has no text."""
+    ignore_eos: bool = False
+    """Go on past the model's own end tokens."""
+    n: int = 1
+    """Answers to write; choice i has the seed `seed + i`."""
+    logprobs: int | None = None
+    """Report each token's log-probability, with this many of the best beside it.
+
+    They are the model's own: log-softmax of the logits before any option changes them.
+    """
+    json_schema: str | None = None
+    """JSON schema (as JSON text) that the answer follows; excludes `grammar`."""
+    grammar: str | None = None
+    """Grammar in llguidance's Lark form that the answer follows."""
+    lookup: bool = True
+    """Draft by copying."""
+    policy: str | None = None
+    """Length policy; None takes the engine's."""
+    max_draft_tokens: int | None = None
+    """Longest draft of this request; 0 drafts nothing."""
+    tenant: str = ""
+    """Whose request it is: nothing is learnt or copied across tenants."""
+    prediction: Sequence[Token] = ()
+    """Tokens that the answer is expected to repeat; copied from, but not part of the prompt."""
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """The model's own log-probability of an emitted token, and of the best ones there."""
+
+    token: Token
+    logprob: float
+    top: tuple[tuple[Token, float], ...] = ()
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """What one round added to one choice."""
+
+    index: int
+    tokens: tuple[Token, ...] = ()
+    copied: tuple[bool, ...] = ()
+    """For each token, whether it was drafted and accepted."""
+    pieces: tuple[Run, ...] = ()
+    """Text that may now be shown, in runs of copied and not copied. May lag behind the tokens."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of `pieces`."""
+        return "".join(piece for piece, _ in self.pieces)
+
+
+class Choice(msgspec.Struct):
+    """One whole answer."""
+
+    index: int
+    text: str = ""
+    tokens: list[Token] = msgspec.field(default_factory=list)
+    copied: list[bool] = msgspec.field(default_factory=list)
+    pieces: list[Run] = msgspec.field(default_factory=list)
+    logprobs: list[TokenLogprob] = msgspec.field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        """Append what a round brought."""
+        self.text += chunk.text
+        self.tokens.extend(chunk.tokens)
+        self.copied.extend(chunk.copied)
+        self.pieces.extend(chunk.pieces)
+        self.logprobs.extend(chunk.logprobs)
+        if chunk.finish_reason is not None:
+            self.finish_reason, self.error = chunk.finish_reason, chunk.error
+
+
+class Completion(msgspec.Struct):
+    """All answers to a request, and what copying did for them."""
+
+    choices: list[Choice]
+    stats: CopyStats
+
+    @property
+    def text(self) -> str:
+        """The first answer."""
+        return self.choices[0].text
+
+
+def check_request(request: Request, capabilities: Capabilities) -> None:
+    """Raise RequestError, naming the field, unless the request can be served."""
+    prompt, limit = request.prompt, capabilities.context_size
+    if len(prompt) == 0:
+        raise RequestError("prompt is empty: give at least one token", field="prompt")
+    if len(prompt) >= limit:
+        raise ContextOverflowError(len(prompt), limit)
+    _check_ids("prompt", prompt, capabilities.vocab_size)
+    _check_ids("stop_token_ids", request.stop_token_ids, capabilities.vocab_size)
+    _check_ids("logit_bias", tuple(request.sampling.logit_bias), capabilities.vocab_size)
+    _check_count("max_tokens", request.max_tokens, 0)
+    _check_count("min_tokens", request.min_tokens, 0)
+    _check_count("n", request.n, 1, MAX_CHOICES)
+    _check_count("logprobs", request.logprobs, 0, MAX_TOP_LOGPROBS)
+    _check_count("max_draft_tokens", request.max_draft_tokens, 0)
+    if request.max_tokens is not None and request.min_tokens > request.max_tokens:
+        raise RequestError(
+            f"min_tokens ({request.min_tokens}) is more than max_tokens ({request.max_tokens})",
+            field="min_tokens",
+        )
+    if any(text == "" for text in request.stop):
+        raise RequestError("stop must not hold an empty text: leave it out", field="stop")
+    if request.json_schema is not None and request.grammar is not None:
+        raise RequestError("json_schema and grammar exclude each other", field="grammar")
+
+
+def _check_ids(field: str, ids: Sequence[Token], vocab_size: int) -> None:
+    if len(ids) and (min(ids) < 0 or max(ids) >= vocab_size):
+        wrong = next(token for token in ids if not 0 <= token < vocab_size)
+        raise RequestError(
+            f"{field} holds token id {wrong}, and the model has ids 0 to {vocab_size - 1}",
+            field=field,
+        )
+
+
+def _check_count(field: str, value: int | None, low: int, high: int | None = None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{field} must be a whole number, not {value!r}", field=field)
+    if value < low or (high is not None and value > high):
+        upto = f" to {high}" if high is not None else " or more"
+        raise RequestError(f"{field} must be {low}{upto}, not {value}", field=field)
+
+
+__all__ = [
+    "Choice",
+    "Chunk",
+    "Completion",
+    "Request",
+    "TokenLogprob",
+    "check_request",
+]

@@ -1,0 +1,133 @@
+"""Who takes part in the next pass, and with how many rows.
+
+Requests are admitted in order of arrival while a slot and cells are free. In a pass every
+running answer gets a row; prompts share what is left of the pass in chunks, so that a long prompt
+never stalls a stream for more than one chunk, and a short prompt does not wait for a long one.
+When the cells run out the newest answer gives its place up and is computed again later: its
+sampler is kept, so its text does not change.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from copyahead.backends.base import Capabilities
+from copyahead.engine.drafting import Drafting
+from copyahead.engine.sequence import Sequence
+from copyahead.engine.slots import Slots
+from copyahead.errors import ConfigError
+
+ADMISSION_ROOM = 32
+"""Cells that must be free beyond a prompt before it is admitted beside others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """Budgets of a pass."""
+
+    chunk_tokens: int = 512
+    """Prompt tokens in a pass when no answer is being written."""
+    busy_chunk_tokens: int = 256
+    """Prompt tokens in a pass when some are."""
+    max_draft_rows: int = 64
+    """Drafted tokens in a pass, all requests together."""
+
+    def __post_init__(self) -> None:
+        for name in ("chunk_tokens", "busy_chunk_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if self.max_draft_rows < 0:
+            raise ConfigError(f"max_draft_rows must be 0 or more, not {self.max_draft_rows}")
+
+
+class Scheduler:
+    """Waiting and running answers of one engine."""
+
+    def __init__(
+        self, slots: Slots, drafting: Drafting, capabilities: Capabilities, options: EngineOptions
+    ) -> None:
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._slots = slots
+        self._drafting = drafting
+        self._capabilities = capabilities
+        self._options = options
+
+    def shares(self) -> list[tuple[Sequence, int]]:
+        """Who takes part in the next pass, with how many of its pending tokens (at least 1)."""
+        self._admit()
+        shares = self._share_out()
+        while not self._slots.make_room(sum(count for _, count in shares)):
+            self._preempt(self.running[-1])
+            shares = self._share_out()
+        return shares
+
+    def retire(self, answer: Sequence, *, keep: bool = True) -> None:
+        """Take a running or waiting answer out; with `keep` its tokens stay in the slot."""
+        if answer in self.running:
+            self.running.remove(answer)
+        elif answer in self.waiting:
+            self.waiting.remove(answer)
+        self._leave_slot(answer, keep=keep)
+        answer.sampler.close()
+
+    def _admit(self) -> None:
+        for answer in list(self.waiting):
+            if self._slots.num_idle == 0:
+                return
+            if answer.leader is not None and not _prompt_is_in(answer.leader):
+                continue
+            available = self._slots.free_cells + self._slots.evictable_cells
+            if self.running and len(answer.tokens) + ADMISSION_ROOM > available:
+                return
+            self.waiting.remove(answer)
+            self._start(answer)
+
+    def _start(self, answer: Sequence) -> None:
+        slot, reused = self._slots.take(answer.tokens)
+        answer.slot = slot
+        answer.stats.num_cached_tokens = max(answer.stats.num_cached_tokens, reused)
+        self.running.append(answer)
+        self._drafting.open(answer)
+
+    def _share_out(self) -> list[tuple[Sequence, int]]:
+        writing = [answer for answer in self.running if answer.num_pending == 1]
+        prompts = [answer for answer in self.running if answer.num_pending > 1]
+        chunk = self._options.busy_chunk_tokens if writing else self._options.chunk_tokens
+        budget = min(chunk, self._capabilities.max_rows - len(writing))
+        shares = [(answer, 1) for answer in writing]
+        if prompts:
+            shares += _share_prompts(prompts, max(1, budget))
+        return shares
+
+    def _preempt(self, answer: Sequence) -> None:
+        self.running.remove(answer)
+        self._leave_slot(answer, keep=False)
+        answer.stats.preemptions += 1
+        self.waiting.appendleft(answer)
+
+    def _leave_slot(self, answer: Sequence, *, keep: bool) -> None:
+        self._drafting.close(answer)
+        if answer.slot is not None:
+            self._slots.release(answer.slot, keep=keep)
+            answer.slot = None
+
+
+def _prompt_is_in(leader: Sequence) -> bool:
+    if leader.finish_reason is not None:
+        return True
+    return leader.slot is not None and leader.slot.length >= leader.num_prompt_tokens - 1
+
+
+def _share_prompts(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
+    """Half of the budget to the oldest prompt, the rest to the shortest first."""
+    oldest = prompts[0]
+    given = {oldest.key: min(oldest.num_pending, max(1, (budget + 1) // 2))}
+    left = budget - given[oldest.key]
+    for answer in sorted(prompts, key=lambda answer: answer.num_pending):
+        more = min(answer.num_pending - given.get(answer.key, 0), left)
+        if more > 0:
+            given[answer.key] = given.get(answer.key, 0) + more
+            left -= more
+    return [(answer, given[answer.key]) for answer in prompts if answer.key in given]

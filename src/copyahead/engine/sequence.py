@@ -1,0 +1,175 @@
+"""One answer that is being written: its tokens, its text, and when it ends."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from copyahead.acceptance import num_accepted
+from copyahead.backends.base import Logits, Sampler, Tokenizer
+from copyahead.contracts import DraftSession
+from copyahead.engine.grammar import GrammarState
+from copyahead.engine.request import Chunk, Request, TokenLogprob
+from copyahead.engine.slots import Slot
+from copyahead.engine.text import TextStream
+from copyahead.errors import RequestError
+from copyahead.stats import CopyStats
+from copyahead.types import Draft, FinishReason, Token
+
+
+class Sequence:
+    """One choice of one request, from its prompt to its last token.
+
+    `tokens` holds prompt and answer. The slot holds the first `slot.length` of them; what is
+    missing there is fed to the next pass, be it a prompt, one pending token, or all of it
+    again after the request gave its place up.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        index: int,
+        *,
+        key: int,
+        sampler: Sampler,
+        tokenizer: Tokenizer,
+        context_size: int,
+        grammar: GrammarState | None,
+        leader: Sequence | None,
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.key = key
+        """Unique in its engine."""
+        self.leader = leader
+        """The choice that reads the prompt for this one; None for that one itself."""
+        self.tokens: list[Token] = list(request.prompt)
+        self.num_prompt_tokens = len(self.tokens)
+        self.slot: Slot | None = None
+        self.session: DraftSession | None = None
+        self.sampler = sampler
+        self.grammar = grammar
+        self.stats = CopyStats(num_prompt_tokens=self.num_prompt_tokens)
+        self.finish_reason: FinishReason | None = None
+        self.error: str | None = None
+        self.drafting = request.lookup and request.max_draft_tokens != 0
+        self._end_tokens = frozenset() if request.ignore_eos else tokenizer.end_tokens
+        self._stop_tokens = self._end_tokens | frozenset(request.stop_token_ids)
+        self._barred = np.asarray(sorted(self._stop_tokens), dtype=np.int64)
+        self._text = TextStream(tokenizer, request.stop)
+        room = context_size - self.num_prompt_tokens
+        self.max_tokens = room if request.max_tokens is None else min(request.max_tokens, room)
+        self._new: list[tuple[Token, bool]] = []
+        self._new_logprobs: list[TokenLogprob] = []
+        self._finish_sent = False
+        self.admitted_at = 0.0
+        self._first_token_at = 0.0
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens written so far."""
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that the slot does not hold yet; at least 1 while the sequence runs."""
+        return len(self.tokens) - (self.slot.length if self.slot else 0)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether only the newest token is pending, and it is one that was written."""
+        return self.num_pending == 1 and self.num_output_tokens > 0
+
+    @property
+    def room_for_drafts(self) -> int:
+        """Longest useful draft: the round also emits a token of its own."""
+        room = self.max_tokens - self.num_output_tokens - 1
+        asked = self.request.max_draft_tokens
+        return max(0, room if asked is None else min(room, asked))
+
+    def choose(self, logits: Logits, drafted: Token | None) -> Token:
+        """The token for the next place, from its row of logits (overwritten)."""
+        if self.request.logprobs is not None:
+            reported = _Logprobs(logits, self.request.logprobs)
+        if self.num_output_tokens < self.request.min_tokens:
+            logits[self._barred] = -np.inf
+        if self.grammar is not None:
+            self.grammar.mask(logits)
+            if logits.max() == -np.inf:
+                raise RequestError("the grammar allows no token here", field="grammar")
+        token = self.sampler.sample(logits)
+        if self.request.logprobs is not None:
+            self._new_logprobs.append(reported.entry(token))
+        self._new.append((token, token == drafted))
+        return token
+
+    def accept(self, token: Token) -> bool:
+        """Take `token` as emitted; True when the sequence ends with it."""
+        self.tokens.append(token)
+        if self._first_token_at == 0.0:
+            self._first_token_at = time.perf_counter()
+            self.stats.prefill_seconds = self._first_token_at - self.admitted_at
+        may_stop = self.num_output_tokens >= self.request.min_tokens
+        if self.grammar is not None:
+            self.grammar.accept(token)
+        if token in self._stop_tokens:
+            self.finish(FinishReason.STOP)
+        elif self._text.push(token, copied=self._new[-1][1], may_stop=may_stop):
+            self.finish(FinishReason.STOP, flush=False)
+        elif self.grammar is not None and self.grammar.complete:
+            self.finish(FinishReason.STOP)
+        elif self.num_output_tokens >= self.max_tokens:
+            self.finish(FinishReason.LENGTH)
+        return self.finish_reason is not None
+
+    def settle(self, draft: Draft, emitted: list[Token]) -> int:
+        """Count a verified round; returns how many drafted tokens were kept."""
+        accepted = num_accepted(draft.tokens, emitted)
+        self.stats.record_round(draft, accepted, len(emitted))
+        self.stats.decode_seconds = time.perf_counter() - self._first_token_at
+        return accepted
+
+    def finish(self, reason: FinishReason, error: str | None = None, *, flush: bool = True) -> None:
+        """End the sequence. The first reason stands."""
+        if self.finish_reason is None:
+            self.finish_reason, self.error = reason, error
+            if flush:
+                self._text.finish()
+
+    def take_chunk(self) -> Chunk | None:
+        """What is new since the last call; None when there is nothing."""
+        ending = self.finish_reason is not None and not self._finish_sent
+        if not self._new and not ending:
+            return None
+        self._finish_sent = self.finish_reason is not None
+        new, self._new = self._new, []
+        logprobs, self._new_logprobs = self._new_logprobs, []
+        return Chunk(
+            index=self.index,
+            tokens=tuple(token for token, _ in new),
+            copied=tuple(copied for _, copied in new),
+            pieces=self._text.take(),
+            logprobs=tuple(logprobs),
+            finish_reason=self.finish_reason,
+            error=self.error,
+        )
+
+
+class _Logprobs:
+    """The model's own log-probabilities at one row, read before any option changes it."""
+
+    def __init__(self, logits: Logits, num_top: int) -> None:
+        values = logits.astype(np.float64)
+        finite_max = values.max()
+        self._values = values - finite_max - np.log(np.exp(values - finite_max).sum())
+        self._num_top = num_top
+
+    def entry(self, token: Token) -> TokenLogprob:
+        top: tuple[tuple[Token, float], ...] = ()
+        if self._num_top:
+            best = np.argpartition(-self._values, self._num_top - 1)[: self._num_top]
+            # Ties go to the lower id, so that the order does not depend on the partition.
+            best = best[np.lexsort((best, -self._values[best]))]
+            top = tuple((int(i), float(self._values[i])) for i in best)
+        return TokenLogprob(token=token, logprob=float(self._values[token]), top=top)

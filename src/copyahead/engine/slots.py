@@ -1,0 +1,200 @@
+"""The backend's slots: which tokens each holds, how many cells they take, who goes first.
+
+A finished request's tokens stay in its slot as a prefix for a next turn, until the cells are
+needed. Slots that were forked share the cells of their common prefix, and are counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from copyahead.backends.base import Backend
+from copyahead.types import Token
+
+Tokens = npt.NDArray[np.int32]
+
+MIN_FORK = 16
+"""A prefix shorter than this is computed again rather than forked from a slot in use."""
+
+
+class SharedPrefix:
+    """Cells that forked slots hold together."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.members: set[Slot] = set()
+
+    @property
+    def cells(self) -> int:
+        """Cells still held by some member."""
+        return max((min(slot.length, self.length) for slot in self.members), default=0)
+
+
+class Slot:
+    """One place for a sequence in the backend."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.length = 0
+        """Tokens that the backend holds here and that are committed."""
+        self.kept: Tokens = np.empty(0, dtype=np.int32)
+        """The tokens themselves, once no sequence runs here."""
+        self.live: Sequence[Token] | None = None
+        """The running sequence's own growing list; its first `length` tokens are held."""
+        self.last_used = 0
+        self.prefix: SharedPrefix | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a sequence runs here."""
+        return self.live is not None
+
+    def tokens(self) -> Tokens:
+        """The held tokens, shape `[length]`."""
+        if self.live is not None:
+            return np.asarray(self.live[: self.length], dtype=np.int32)
+        return self.kept[: self.length]
+
+    def common_prefix(self, prompt: Tokens) -> int:
+        """How many tokens the slot holds in common with the start of `prompt`."""
+        if self.length == 0 or self._first() != prompt[0]:
+            return 0
+        held = self.tokens()
+        count = min(len(held), len(prompt))
+        differs = held[:count] != prompt[:count]
+        first = int(differs.argmax()) if count else 0
+        return first if count and differs[first] else count
+
+    def _first(self) -> Token:
+        return int(self.live[0]) if self.live is not None else int(self.kept[0])
+
+
+class Slots:
+    """All slots of one backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._capabilities = backend.capabilities
+        self._slots = [Slot(index) for index in range(backend.capabilities.num_slots)]
+        self._clock = 0
+
+    @property
+    def free_cells(self) -> int:
+        """Cells that hold nothing at all."""
+        prefixes = {id(slot.prefix): slot.prefix for slot in self._slots if slot.prefix}
+        used = sum(prefix.cells for prefix in prefixes.values())
+        for slot in self._slots:
+            used += max(0, slot.length - slot.prefix.length) if slot.prefix else slot.length
+        return self._capabilities.num_cells - used
+
+    @property
+    def num_idle(self) -> int:
+        """Slots without a running sequence."""
+        return sum(not slot.busy for slot in self._slots)
+
+    @property
+    def evictable_cells(self) -> int:
+        """Cells that `make_room` could free: those of idle slots (shared ones are not counted)."""
+        return sum(
+            max(0, slot.length - slot.prefix.length) if slot.prefix else slot.length
+            for slot in self._slots
+            if not slot.busy
+        )
+
+    def take(self, tokens: list[Token]) -> tuple[Slot, int]:
+        """An idle slot for a sequence of `tokens`, and how many of them it already holds.
+
+        The slot with the longest common prefix is taken; from a slot in use the prefix is
+        forked. At least the last token is always left to compute. Needs an idle slot.
+        """
+        prompt = np.asarray(tokens, dtype=np.int32)
+        usable = len(tokens) - 1
+        idle = [slot for slot in self._slots if not slot.busy]
+        best = max(idle, key=lambda slot: (self._reusable(slot, prompt, usable), -slot.last_used))
+        reused = self._reusable(best, prompt, usable)
+        donor, shared = self._donor(prompt, usable)
+        if donor is not None and shared > reused:
+            best = min(idle, key=lambda slot: slot.last_used)
+            self._fork(donor, best, shared)
+            reused = shared
+        elif best.length != reused:
+            self.cut(best, reused)
+        best.live, best.kept = tokens, np.empty(0, dtype=np.int32)
+        self._touch(best)
+        return best, reused
+
+    def release(self, slot: Slot, *, keep: bool) -> None:
+        """The sequence in `slot` is done; with `keep` its tokens stay for a next turn."""
+        slot.kept = slot.tokens()
+        slot.live = None
+        self._touch(slot)
+        if not keep:
+            self.cut(slot, 0)
+
+    def cut(self, slot: Slot, length: int) -> None:
+        """Hold no more than the first `length` tokens, in the ledger and in the backend."""
+        self._backend.truncate(slot.index, length)
+        slot.length = min(slot.length, length)
+        if slot.length == 0 and slot.prefix is not None:
+            slot.prefix.members.discard(slot)
+            slot.prefix = None
+
+    def make_room(self, num_cells: int) -> bool:
+        """Empty idle slots, least recently used first, until `num_cells` are free."""
+        idle = sorted((s for s in self._slots if not s.busy and s.length), key=_age)
+        for slot in idle:
+            if self.free_cells >= num_cells:
+                break
+            self.cut(slot, 0)
+        return self.free_cells >= num_cells
+
+    def clear(self) -> None:
+        """Empty every idle slot."""
+        for slot in self._slots:
+            if not slot.busy:
+                self.cut(slot, 0)
+
+    def check(self) -> None:
+        """Raise AssertionError unless the ledger is consistent. For tests."""
+        assert self.free_cells >= 0, f"{-self.free_cells} cells more are used than there are"
+        for slot in self._slots:
+            assert slot.length <= len(slot.live if slot.live is not None else slot.kept)
+            assert slot.prefix is None or slot in slot.prefix.members
+
+    def _reusable(self, slot: Slot, prompt: Tokens, usable: int) -> int:
+        common = min(slot.common_prefix(prompt), usable)
+        if not self._capabilities.keeps_prefix and common != slot.length:
+            return 0
+        return common
+
+    def _donor(self, prompt: Tokens, usable: int) -> tuple[Slot | None, int]:
+        """The slot in use with the longest common prefix that is worth forking."""
+        busy = [slot for slot in self._slots if slot.busy and slot.length >= MIN_FORK]
+        if not busy or not (self._capabilities.can_fork and self._capabilities.keeps_prefix):
+            return None, 0
+        shared, donor = max(
+            ((min(slot.common_prefix(prompt), usable), slot) for slot in busy),
+            key=lambda found: found[0],
+        )
+        return (donor, shared) if shared >= MIN_FORK else (None, 0)
+
+    def _fork(self, donor: Slot, target: Slot, length: int) -> None:
+        self.cut(target, 0)
+        self._backend.fork(donor.index, target.index, length)
+        if donor.prefix is None:
+            donor.prefix = SharedPrefix(length)
+            donor.prefix.members.add(donor)
+        target.prefix = donor.prefix
+        target.prefix.members.add(target)
+        target.length = length
+
+    def _touch(self, slot: Slot) -> None:
+        self._clock += 1
+        slot.last_used = self._clock
+
+
+def _age(slot: Slot) -> int:
+    return slot.last_used
