@@ -8,70 +8,31 @@ number of rows is measured elsewhere (`copyahead.exactness`); here they are only
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from copyahead.backends.base import Capabilities, Logits, Part
 from copyahead.backends.llama_library import library, set_tiled, show_log, take_errors
+from copyahead.backends.llama_load import (
+    ROWS_PER_REQUEST,
+    LlamaSettings,
+    load_model,
+    meta_value,
+    read_capabilities,
+)
 from copyahead.backends.llama_sampler import Candidates, LlamaSampler
 from copyahead.backends.llama_tokenizer import LlamaTokenizer
-from copyahead.config import MAX_DRAFT_TOKENS, ModelOptions
-from copyahead.errors import BackendError, ModelError
+from copyahead.errors import BackendError
 from copyahead.models import find_model
 from copyahead.sampling import SamplingOptions
 from copyahead.step_cost import StepCost
 from copyahead.types import Exactness, Token
 
-log = logging.getLogger(__name__)
-
-ROWS_PER_REQUEST = 1 + MAX_DRAFT_TOKENS
-"""Rows with logits that one request may have in a pass."""
-
-_MIN_PASS_ROWS = 512
-_KV_TYPES = {"f16": 1, "q8_0": 8, "bf16": 30}
-"""Numbers of `enum ggml_type`; the binding has no name for bf16."""
 _UNMEASURED = StepCost.linear(0.3)
-
-
-class LlamaSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model is loaded: what the numbers of a pass may depend on, and the room for it."""
-
-    kv_type: Literal["f16", "bf16", "q8_0"] = "q8_0"
-    """Type of the KV cache."""
-    repack: bool = True
-    """Whether weights are repacked for the processor (`use_extra_bufts`)."""
-    tiled: bool = True
-    """Whether the tiled kernels run; one choice a process (`GGML_CPU_TILED_MM`)."""
-    threads: int = 1
-    gpu_layers: int = 0
-    ctx: int = 4096
-    parallel: int = 1
-    verbose: bool = False
-
-    @classmethod
-    def of(cls, options: ModelOptions) -> LlamaSettings:
-        """The settings that `options` ask for, with q8_0 where they leave the KV type open."""
-        return cls(
-            kv_type="q8_0" if options.kv_type == "auto" else options.kv_type,
-            threads=options.num_threads,
-            gpu_layers=options.gpu_layers,
-            ctx=options.ctx,
-            parallel=options.parallel,
-            verbose=options.verbose,
-        )
-
-    def numerics(self) -> str:
-        """What the logits may depend on, in words, for people."""
-        repack = "repacked" if self.repack else "no repacking"
-        tiled = "tiled" if self.tiled else "no tiled kernels"
-        return f"{self.kv_type} KV, flash attention, {repack}, {tiled}, {self.threads} threads"
 
 
 class LlamaBackend:
@@ -97,15 +58,17 @@ class LlamaBackend:
         self._library = library()
         set_tiled(settings.tiled)
         show_log(settings.verbose)
-        model, context = _load(self._library, self.path, settings)
+        model, context = load_model(self._library, self.path, settings)
         self._model, self._context = model, context
         self._close = weakref.finalize(self, _free, self._library, model, context)
         self._memory = self._library.llama_get_memory(context)
         self._vocab = self._library.llama_model_get_vocab(model)
         self._width = int(self._library.llama_vocab_n_tokens(self._vocab))
         self._tokenizer = LlamaTokenizer(self._library, self._vocab)
-        self._capabilities = _capabilities(self._library, model, context, settings, self._width)
+        self._capabilities = read_capabilities(self._library, model, context, settings, self._width)
         self._lengths = [0] * settings.parallel
+        # Of a recurrent state, snapshots are held for the rows of a slot's last pass only.
+        self._rewindable = [0] * settings.parallel
         self._candidates: Candidates | None = None
         self._rows = _Rows(self._library, self._capabilities)
         self._address = 0
@@ -129,11 +92,7 @@ class LlamaBackend:
 
     def metadata(self, key: str) -> str | None:
         """The value of a field of the GGUF file as text; None when it has no such field."""
-        buffer = ctypes.create_string_buffer(1 << 16)
-        length = self._library.llama_model_meta_val_str(
-            self._model, key.encode(), buffer, len(buffer)
-        )
-        return None if length < 0 else buffer.value.decode("utf-8", "replace")
+        return meta_value(self._library, self._model, key)
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
         """One target pass; see `backends.base.Backend`."""
@@ -145,10 +104,15 @@ class LlamaBackend:
             raise BackendError(f"llama.cpp could not run a pass (status {status}): {reason}")
         for part in parts:
             self._lengths[part.slot] = part.start + len(part.tokens)
+            self._rewindable[part.slot] = len(part.tokens) - 1
         return self._cut(parts, num_outputs)
 
     def truncate(self, slot: int, length: int) -> None:
-        """Make `slot` hold at most its first `length` tokens; see `backends.base.Backend`."""
+        """Make `slot` hold at most its first `length` tokens; see `backends.base.Backend`.
+
+        Where `max_rewind` is a number, only rows of the slot's last pass can be taken back,
+        all but its first, and only once.
+        """
         held = self._lengths[slot]
         if length >= held:
             return
@@ -157,11 +121,14 @@ class LlamaBackend:
             self._lengths[slot] = 0
             return
         limit = self._capabilities.max_rewind
-        if limit is not None and held - length > limit:
-            raise BackendError(
-                f"slot {slot} cannot go back {held - length} tokens: the model's state "
-                f"can be taken back {limit}"
-            )
+        if limit is not None:
+            limit = min(limit, self._rewindable[slot])
+            if held - length > limit:
+                raise BackendError(
+                    f"slot {slot} cannot go back {held - length} tokens: its recurrent state "
+                    f"can be taken back {limit}"
+                )
+            self._rewindable[slot] = 0
         if not self._library.llama_memory_seq_rm(self._memory, slot, length, -1):
             raise BackendError(f"llama.cpp could not cut slot {slot} to {length} tokens")
         self._lengths[slot] = length
@@ -178,6 +145,7 @@ class LlamaBackend:
         if length > 0:
             self._library.llama_memory_seq_cp(self._memory, source, target, 0, length)
         self._lengths[target] = length
+        self._rewindable[target] = 0
 
     def length(self, slot: int) -> int:
         """Tokens that `slot` holds."""
@@ -280,116 +248,6 @@ class _Rows:
                 f"slot {part.slot} holds {lengths[part.slot]} tokens, and the pass starts at "
                 f"{part.start}"
             )
-
-
-def _load(library: Any, path: Path, settings: LlamaSettings) -> tuple[Any, Any]:
-    """The model and its context. Raises ModelError with llama.cpp's own reason."""
-    take_errors()
-    model = library.llama_model_load_from_file(os.fsencode(path), _model_params(library, settings))
-    if not model:
-        raise ModelError(f"llama.cpp cannot load {path}: {_reason()}")
-    try:
-        _refuse_other_kinds(library, path, model)
-        context = library.llama_init_from_model(model, _context_params(library, model, settings))
-        if not context:
-            raise ModelError(
-                f"llama.cpp cannot run {path} with {settings.numerics()} and a context of "
-                f"{settings.ctx}: {_reason()}"
-            )
-        if not library.llama_get_memory(context):
-            library.llama_free(context)
-            raise ModelError(f"model {path} is an embedding model: name one that generates text")
-    except BaseException:
-        library.llama_model_free(model)
-        raise
-    return model, context
-
-
-def _reason() -> str:
-    lines = [line.split(": ", 1)[-1] for line in take_errors()]
-    return lines[0] if lines else "it gives no reason; try --verbose"
-
-
-def _refuse_other_kinds(library: Any, path: Path, model: Any) -> None:
-    if library.llama_model_has_encoder(model) or not library.llama_model_has_decoder(model):
-        kind = "an encoder model"
-    elif library.llama_model_is_diffusion(model):
-        kind = "a diffusion model"
-    elif library.llama_vocab_n_tokens(library.llama_model_get_vocab(model)) == 0:
-        kind = "a model without a vocabulary"
-    else:
-        return
-    raise ModelError(f"model {path} is {kind}: name one that generates text token by token")
-
-
-def _model_params(library: Any, settings: LlamaSettings) -> Any:
-    params = library.llama_model_default_params()
-    params.n_gpu_layers = settings.gpu_layers
-    params.use_extra_bufts = settings.repack
-    return params
-
-
-def _context_params(library: Any, model: Any, settings: LlamaSettings) -> Any:
-    params = library.llama_context_default_params()
-    max_rows = _max_rows(settings)
-    params.n_ctx = settings.parallel * (_context_size(library, model, settings) + ROWS_PER_REQUEST)
-    params.n_batch = params.n_ubatch = max_rows
-    params.n_outputs_max = min(max_rows, settings.parallel * ROWS_PER_REQUEST)
-    params.n_seq_max = settings.parallel
-    params.n_threads = params.n_threads_batch = settings.threads
-    params.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_ENABLED
-    params.type_k = params.type_v = _KV_TYPES[settings.kv_type]
-    params.kv_unified = True
-    # A sliding window kept whole can be rolled back to any length.
-    params.swa_full = True
-    params.no_perf = True
-    if _is_recurrent(library, model):
-        params.n_rs_seq = MAX_DRAFT_TOKENS
-    return params
-
-
-def _max_rows(settings: LlamaSettings) -> int:
-    return max(_MIN_PASS_ROWS, settings.parallel)
-
-
-def _context_size(library: Any, model: Any, settings: LlamaSettings) -> int:
-    trained = int(library.llama_model_n_ctx_train(model))
-    if 0 < trained < settings.ctx:
-        log.warning(
-            "the model was trained on %d tokens: --ctx %d is cut to that", trained, settings.ctx
-        )
-        return trained
-    return settings.ctx
-
-
-def _is_recurrent(library: Any, model: Any) -> bool:
-    return bool(library.llama_model_is_recurrent(model) or library.llama_model_is_hybrid(model))
-
-
-def _capabilities(
-    library: Any, model: Any, context: Any, settings: LlamaSettings, width: int
-) -> Capabilities:
-    recurrent = _is_recurrent(library, model)
-    rewind = int(library.llama_n_rs_seq(context)) if recurrent else None
-    note = ""
-    if rewind == 0:
-        note = (
-            "drafting is off: the model keeps a recurrent state, and llama.cpp cannot take that "
-            "back for its architecture"
-        )
-    elif rewind is not None:
-        note = f"the model keeps a recurrent state: at most {rewind} tokens can be taken back"
-    return Capabilities(
-        vocab_size=width,
-        context_size=_context_size(library, model, settings),
-        num_slots=settings.parallel,
-        num_cells=int(library.llama_n_ctx(context)),
-        max_rows=_max_rows(settings),
-        max_rewind=rewind,
-        can_fork=not recurrent,
-        keeps_prefix=not recurrent,
-        note=note,
-    )
 
 
 def _pointer(array: Any, kind: Any) -> Any:
