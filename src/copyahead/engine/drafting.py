@@ -6,9 +6,9 @@ round a plain step, is counted, and is logged once a request.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from copyahead.contracts import Drafter, DraftSession, Load
 from copyahead.engine.allocation import allocate
@@ -68,7 +68,7 @@ class Drafting:
         """Give the row back; its content stays for a next turn."""
         session, answer.session = answer.session, None
         if session is not None:
-            self._guard(answer, session.close)
+            self._guard(answer, session, session.close)
 
     def propose(
         self, answers: Sequence[Answer], limits: Sequence[int], max_rows: int, cost: StepCost
@@ -103,7 +103,7 @@ class Drafting:
         if session is not None:
             # A draft of another source is news to the session like any other text.
             own = draft if draft.source != "grammar" else NO_DRAFT
-            self._guard(answer, lambda: session.settle(own, emitted))
+            self._guard(answer, session, lambda: session.settle(own, emitted))
             answer.stats.window = getattr(session, "window", None)
 
     def _propose_group(
@@ -127,15 +127,15 @@ class Drafting:
             self._fault(answer, error)
             return NO_DRAFT
 
-    def _guard(self, answer: Answer, action: Callable[[], None]) -> Literal[True, False]:
+    def _guard(self, answer: Answer, session: DraftSession, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:
             self._fault(answer, error)
             # What it holds is no longer what was emitted: it must not draft again.
             answer.session = None
-            return False
-        return True
+            with contextlib.suppress(Exception):
+                session.close()
 
     def _fault(self, answer: Answer, error: Exception) -> None:
         answer.stats.drafter_faults += 1

@@ -1,0 +1,78 @@
+"""Putting the parts together: a model file in, an engine out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from copyahead.backends.base import Backend, Capabilities
+from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions, ModelOptions
+from copyahead.contracts import Drafter, Load
+
+if TYPE_CHECKING:
+    from copyahead.engine import Engine
+    from copyahead.engine.scheduler import EngineOptions
+
+
+def load(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    model: ModelOptions | None = None,
+    lookup: LookupOptions | None = None,
+    options: EngineOptions | None = None,
+) -> Engine:
+    """An engine over the GGUF model at `path`; None takes the bundled one.
+
+    Raises ConfigError for a wrong option, and ModelError when the model cannot be used as asked.
+    """
+    from copyahead.backends.probe import load as load_backend
+
+    lookup = lookup or LookupOptions()
+    check_policy(lookup)
+    backend = load_backend(path, model or ModelOptions())
+    return make_engine(backend, lookup=lookup, options=options)
+
+
+def check_policy(lookup: LookupOptions) -> None:
+    """Raise ConfigError where the policy is unknown or wrong: before a model is loaded."""
+    from copyahead.policies import parse_policy
+
+    if lookup.lookup:
+        parse_policy(lookup.policy)
+
+
+def make_engine(
+    backend: Backend, *, lookup: LookupOptions, options: EngineOptions | None = None
+) -> Engine:
+    """An engine over a loaded backend."""
+    from copyahead.engine import Engine
+
+    if not lookup.lookup:
+        return Engine(backend, options=options)
+    return Engine(
+        backend,
+        make_drafter=drafter_factory(backend),
+        policy=lookup.policy,
+        max_draft_tokens=lookup.max_drafts,
+        options=options,
+    )
+
+
+def drafter_factory(backend: Backend) -> Callable[[str, Load], Drafter]:
+    """Makes the drafter for a policy; all of them share one pool of histories."""
+    from copyahead.drafters.lookup import LookupDrafter
+    from copyahead.history import HistoryPool
+    from copyahead.policies import parse_policy
+
+    capabilities: Capabilities = backend.capabilities
+    pool = HistoryPool(
+        capabilities.num_slots,
+        capabilities.context_size + MAX_DRAFT_TOKENS,
+        backend.tokenizer.vocab_size,
+    )
+
+    def make(policy: str, load: Load) -> Drafter:
+        return LookupDrafter(pool, parse_policy(policy), load)
+
+    return make
