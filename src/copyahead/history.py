@@ -1,0 +1,215 @@
+"""What requests have read and written, and where parts of it occurred before.
+
+A pool of rows of equal capacity, one row a request. This module knows no policy: it answers a
+`Query`. Every row costs 16 bytes a token it holds and 3 MiB; untouched memory is not used.
+
+A pool is used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from copyahead.contracts import Query
+from copyahead.errors import ConfigError, RequestError
+from copyahead.kernels import index
+from copyahead.types import NO_DRAFT, Draft, Source, Token
+
+Tokens = Sequence[Token] | npt.NDArray[np.integer]
+"""Token ids; an int32 array is the fastest to read."""
+
+BARRIER = index.BARRIER
+"""What `HistoryPool.tokens` shows for a token outside the vocabulary."""
+
+_Packed = tuple[Query, tuple[int, int, int, int, int], bytes]
+"""A query, and its fields as a kernel wants them: keys, min_match, winner, candidates, tokens."""
+
+_WINNERS = {"longest": index.LONGEST, "newest": index.NEWEST, "furthest": index.FURTHEST}
+_MAX_KEYS = 7
+_MAX_KEY = 15
+_SLACK = index.MAX_COPY + 1
+_MAX_CAPACITY = 2**31 - 1 - _SLACK
+
+
+class HistoryPool:
+    """Rows of tokens with an index of the places where their last tokens occurred before."""
+
+    def __init__(self, num_rows: int, capacity: int, vocab_size: int) -> None:
+        """Room for `capacity` tokens in each of `num_rows` rows.
+
+        `capacity` is the longest prompt and answer together. Tokens below 0, or not below
+        `vocab_size`, are barriers: kept in place, never matched, never proposed.
+        """
+        for name, value, high in (
+            ("num_rows", num_rows, 2**20),
+            ("capacity", capacity, _MAX_CAPACITY),
+            ("vocab_size", vocab_size, 2**31 - 1),
+        ):
+            if not 1 <= value <= high:
+                raise ConfigError(f"{name} must be from 1 to {high}, not {value}")
+        self.num_rows = num_rows
+        self.capacity = capacity
+        self.vocab_size = vocab_size
+        # np.zeros maps pages that the system hands out, zeroed, when they are first touched.
+        self.cells = np.zeros((num_rows, capacity + _SLACK, index.NUM_COLUMNS), dtype=np.int32)
+        self.heads = np.zeros((num_rows, index.NUM_CHAINS, 1 << index.HASH_BITS), dtype=np.int32)
+        self.lengths = np.zeros(num_rows, dtype=np.int32)
+        self._prompt_lengths = [0] * num_rows
+        self._out = np.zeros(2 + index.MAX_COPY, dtype=np.int32)
+        self._batch_out = np.zeros(0, dtype=np.int32)
+        self._batch_found = np.zeros((0, 3), dtype=np.int32)
+        # By id, with the query held so that its id stays its own: policies ask for the same
+        # few objects every round, and hashing one costs as much as the search.
+        self._packed: dict[int, _Packed] = {}
+
+    def length(self, row: int) -> int:
+        """How many tokens the row holds."""
+        return int(self.lengths[row])
+
+    def prompt_length(self, row: int) -> int:
+        """How many of them the request has read; the rest it has written."""
+        return self._prompt_lengths[row]
+
+    def tokens(self, row: int) -> list[Token]:
+        """The row's tokens, barriers as BARRIER."""
+        held: list[Token] = self.cells[row, : self.length(row), 0].tolist()
+        return held
+
+    def attach(self, row: int, prompt: Tokens) -> int:
+        """Make the row hold exactly `prompt`; returns how many of its tokens it held already.
+
+        Only what comes after those is indexed.
+        """
+        tokens = self._as_tokens(prompt)
+        if len(tokens) > self.capacity:
+            raise self._overflow(len(tokens))
+        kept = int(index.common_prefix(self.cells, self.lengths, row, self.vocab_size, tokens))
+        index.truncate_row(self.cells, self.heads, self.lengths, row, kept)
+        index.extend_row(self.cells, self.heads, self.lengths, row, self.vocab_size, tokens[kept:])
+        self._prompt_lengths[row] = len(tokens)
+        return kept
+
+    def extend(self, row: int, tokens: Tokens) -> None:
+        """Append `tokens`, as written by the request.
+
+        Raises RequestError, and changes nothing, where they do not fit.
+        """
+        added = self._as_tokens(tokens)
+        length = self.lengths[row] + len(added)
+        if length > self.capacity:
+            raise self._overflow(int(length))
+        index.extend_row(self.cells, self.heads, self.lengths, row, self.vocab_size, added)
+
+    def truncate(self, row: int, length: int) -> None:
+        """Forget the row from token `length` on. Idempotent. Later searches are as if it had
+        never been longer.
+        """
+        if length < 0:
+            raise ValueError(f"length must be at least 0, not {length}")
+        index.truncate_row(self.cells, self.heads, self.lengths, row, length)
+        self._prompt_lengths[row] = min(self._prompt_lengths[row], length)
+
+    def follows(self, row: int, position: int, start: int) -> bool:
+        """Whether the tokens from `start` to the end equal those from `position` (< start) on."""
+        return bool(index.follows(self.cells, self.lengths, row, position, start))
+
+    def search(self, row: int, query: Query) -> Draft:
+        """What followed the winning earlier place of the row's last tokens; or the empty draft.
+
+        Keys are tried in order, and the first with a match decides: a chosen winner that is
+        shorter than `min_match` is dropped, and no further key is tried. A place whose next
+        token is a barrier has no continuation and is passed over. A copy that reaches the end
+        of the history goes on in its own tokens.
+        """
+        _, fields, _ = self._packed.get(id(query)) or self._pack(query)
+        out = self._out
+        count = index.search(self.cells, self.heads, self.lengths, row, *fields, out)
+        if count == 0:
+            return NO_DRAFT
+        origin, match, *tokens = out[: count + 2].tolist()
+        return self._draft(row, origin, match, tuple(tokens))
+
+    def search_batch(self, rows: Sequence[int], queries: Sequence[Query]) -> list[Draft]:
+        """`[search(row, query) for ...]` in one kernel call."""
+        if not rows:
+            return []
+        packed = self._packed
+        fields = [(packed.get(id(query)) or self._pack(query))[2] for query in queries]
+        self._reserve(len(rows))
+        found, out = self._batch_found, self._batch_out
+        total = index.search_batch(
+            self.cells,
+            self.heads,
+            self.lengths,
+            np.array(rows, dtype=np.int32),
+            np.frombuffer(bytearray().join(fields), dtype=np.int32),
+            found,
+            out,
+        )
+        tokens = tuple(out[:total].tolist())
+        drafts = []
+        start = 0
+        for row, (count, origin, match) in zip(rows, found[: len(rows)].tolist(), strict=True):
+            if count == 0:
+                drafts.append(NO_DRAFT)
+                continue
+            drafts.append(self._draft(row, origin, match, tokens[start : start + count]))
+            start += count
+        return drafts
+
+    def _draft(self, row: int, origin: int, match: int, tokens: tuple[Token, ...]) -> Draft:
+        source = Source.PROMPT if origin < self._prompt_lengths[row] else Source.OUTPUT
+        return Draft(tokens, source, match, (), origin)
+
+    def _reserve(self, num_queries: int) -> None:
+        if len(self._batch_found) < num_queries:
+            self._batch_found = np.zeros((num_queries, 3), dtype=np.int32)
+            self._batch_out = np.zeros(num_queries * index.MAX_COPY, dtype=np.int32)
+
+    def _pack(self, query: Query) -> _Packed:
+        keys = query.keys
+        if not 1 <= len(keys) <= _MAX_KEYS or not all(1 <= key <= _MAX_KEY for key in keys):
+            raise ConfigError(
+                f"keys must be 1 to {_MAX_KEYS} lengths from 1 to {_MAX_KEY}, not {keys!r}"
+            )
+        if query.max_tokens < 1 or query.max_candidates < 1:
+            raise ConfigError("max_tokens and max_candidates of a query must be at least 1")
+        fields = (
+            sum(key << (4 * place) for place, key in enumerate(keys)),
+            query.min_match,
+            _WINNERS[query.winner],
+            query.max_candidates,
+            min(query.max_tokens, index.MAX_COPY),
+        )
+        if len(self._packed) >= 4096:
+            self._packed.clear()
+        packed = (query, fields, struct.pack("5i", *fields))
+        self._packed[id(query)] = packed
+        return packed
+
+    def _as_tokens(self, tokens: Tokens) -> npt.NDArray[np.int32]:
+        """As a writable int32 array, with ids that do not fit 32 bits made barriers."""
+        if isinstance(tokens, np.ndarray):
+            if tokens.dtype != np.int32:
+                if tokens.dtype.kind not in "iu":
+                    raise TypeError(f"tokens must be whole numbers, not {tokens.dtype}")
+                outside = (tokens < 0) | (tokens >= self.vocab_size)
+                return np.where(outside, BARRIER, tokens).astype(np.int32)
+            given: npt.NDArray[np.int32] = tokens.astype(np.int32, copy=False)
+            return given if given.flags.c_contiguous and given.flags.writeable else given.copy()
+        try:
+            return np.array(tokens, dtype=np.int32)
+        except OverflowError:
+            high = self.vocab_size
+            return np.array([t if 0 <= t < high else BARRIER for t in tokens], dtype=np.int32)
+
+    def _overflow(self, length: int) -> RequestError:
+        return RequestError(
+            f"a history of {length} tokens does not fit a row of {self.capacity}: "
+            "open the pool with a larger capacity",
+            field="prompt",
+        )
