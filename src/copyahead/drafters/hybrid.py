@@ -1,0 +1,141 @@
+"""A copy beside another drafter's chain: which of the two is verified this round.
+
+Two rules. `agree`: a long match takes the block, a shorter one only where both propose the same
+first two tokens. `replace`: a copy takes the block if it is at least as long as the chain, and
+never in a request under a grammar.
+
+Each side learns from its own drafts only. A round that verified the copy is a plain round for
+the other drafter, as if none of its own drafts had been accepted; a copy that was not found or
+not taken is a plain round for the lookup, and no reason for the other drafter to hold back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol, cast
+
+from copyahead.contracts import Drafter, DraftSession, LengthPolicy, Query
+from copyahead.drafters.lookup import LookupDrafter, LookupSession
+from copyahead.history import Tokens
+from copyahead.types import NO_DRAFT, Draft, Source, Token
+
+Rule = Literal["agree", "replace"]
+
+TAKES_BLOCK_AT = 8
+"""Match length from which a copy needs no agreement, unless told otherwise."""
+
+_COPIED = frozenset({Source.PROMPT, Source.OUTPUT, Source.PREDICTION, Source.SHARED})
+
+
+class FloorPolicy(LengthPolicy, Protocol):
+    """A length policy that can be asked for no less than another drafter's chain."""
+
+    def query(self, limit: int, at_least: int = 0) -> Query | None:
+        """As `LengthPolicy.query`; None where `at_least` tokens cannot be asked for."""
+        ...
+
+
+def agree(copy: Draft, chain: Draft, takes_block_at: int = TAKES_BLOCK_AT) -> Draft:
+    """The copy if its match is long enough, or if both have the same first two tokens."""
+    if copy.tokens and copy.match_length >= takes_block_at:
+        return copy
+    agreed = len(chain) >= 2 and copy.tokens[:2] == chain.tokens[:2]
+    return copy if agreed else chain
+
+
+def replace(copy: Draft, chain: Draft) -> Draft:
+    """The copy if it is at least as long as the chain."""
+    return copy if copy.tokens and len(copy) >= len(chain) else chain
+
+
+class HybridSession:
+    """A lookup session and another one for the same request. Implements `DraftSession`."""
+
+    def __init__(
+        self,
+        copies: LookupSession,
+        other: DraftSession,
+        rule: Rule,
+        *,
+        takes_block_at: int = TAKES_BLOCK_AT,
+        grammar: bool = False,
+    ) -> None:
+        """`replace` needs a FloorPolicy in `copies`. `grammar`: the request is under one."""
+        self._copies = copies
+        self._other = other
+        self._rule = rule
+        self._takes_block_at = takes_block_at
+        self._grammar = grammar
+
+    def propose(self, limit: int) -> Draft:
+        """See `contracts.DraftSession.propose`."""
+        return self.choose(self._other.propose(limit), limit)
+
+    def choose(self, chain: Draft, limit: int) -> Draft:
+        """What is verified when the other drafter proposes `chain`."""
+        if limit <= 0:
+            return NO_DRAFT
+        if self._rule == "agree":
+            return agree(self._copies.propose(limit), chain, self._takes_block_at)
+        if self._grammar:
+            return chain
+        policy = cast(FloorPolicy, self._copies.policy)
+        return replace(self._copies.look_up(policy.query(limit, len(chain))), chain)
+
+    def settle(self, draft: Draft, emitted: Sequence[Token]) -> None:
+        """See `contracts.DraftSession.settle`."""
+        copied = draft.source in _COPIED
+        self._copies.settle(draft if copied else NO_DRAFT, emitted)
+        self._other.settle(NO_DRAFT if copied else draft, emitted)
+
+    def truncate(self, length: int) -> None:
+        """See `contracts.DraftSession.truncate`."""
+        self._copies.truncate(length)
+        self._other.truncate(length)
+
+    def close(self) -> None:
+        """Close both."""
+        self._copies.close()
+        self._other.close()
+
+    @property
+    def other(self) -> DraftSession:
+        """The other drafter's session."""
+        return self._other
+
+
+class HybridDrafter:
+    """Opens a lookup session and another drafter's for each request. Implements `Drafter`."""
+
+    def __init__(
+        self,
+        copies: LookupDrafter,
+        other: Drafter,
+        rule: Rule,
+        *,
+        takes_block_at: int = TAKES_BLOCK_AT,
+    ) -> None:
+        self._copies = copies
+        self._other = other
+        self._rule = rule
+        self._takes_block_at = takes_block_at
+
+    def open(self, prompt: Tokens, *, slot: int, grammar: bool = False) -> HybridSession:
+        """See `contracts.Drafter.open`. `grammar`: the request is under one."""
+        other = self._other.open(cast("Sequence[Token]", prompt), slot=slot)
+        return HybridSession(
+            self._copies.open(prompt, slot=slot),
+            other,
+            self._rule,
+            takes_block_at=self._takes_block_at,
+            grammar=grammar,
+        )
+
+    def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
+        """See `contracts.Drafter.propose_batch`: the other drafter's chains in one call."""
+        pairs = cast("Sequence[HybridSession]", sessions)
+        chains = self._other.propose_batch([pair.other for pair in pairs], limits)
+        return [
+            pair.choose(chain, limit)
+            for pair, chain, limit in zip(pairs, chains, limits, strict=True)
+        ]

@@ -1,0 +1,126 @@
+"""The policies by name, and how one is written on a command line: `name:knob=value,knob=value`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from copyahead.contracts import LengthPolicy, Load
+from copyahead.errors import ConfigError
+from copyahead.policies.adaptive_k import AdaptiveK, AdaptiveKKnobs
+from copyahead.policies.fixed import Fixed, FixedKnobs
+from copyahead.policies.hysteresis import Hysteresis, HysteresisKnobs
+from copyahead.policies.knobs import Knob, Knobs, knobs_of
+from copyahead.policies.single import Single, SingleKnobs
+from copyahead.policies.window import Window, WindowKnobs
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """A policy with its options settled. Called once a request, it makes that request's state."""
+
+    name: str
+    knobs: Knobs
+
+    def __call__(self, load: Load) -> LengthPolicy:
+        """A fresh state machine that watches `load`."""
+        make = _POLICIES[self.name].make
+        return make(self.knobs, load)
+
+    def __str__(self) -> str:
+        changed = [
+            f"{k.name}={getattr(self.knobs, k.name)}"
+            for k in knobs_of(type(self.knobs))
+            if getattr(self.knobs, k.name) != k.default
+        ]
+        return f"{self.name}:{','.join(changed)}" if changed else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDescription:
+    """One policy, as shown to a user."""
+
+    name: str
+    about: str
+    knobs: tuple[Knob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    about: str
+    knobs: type[Knobs]
+    make: Callable[[Any, Load], LengthPolicy]
+
+
+_POLICIES: dict[str, _Entry] = {
+    "hysteresis": _Entry(
+        "long copies, behind a gate on the match that opens while a copy runs",
+        HysteresisKnobs,
+        Hysteresis,
+    ),
+    "window": _Entry(
+        "copies of the newest place, in a window that doubles and halves", WindowKnobs, Window
+    ),
+    "single": _Entry("one token after the newest place", SingleKnobs, Single),
+    "adaptive_k": _Entry(
+        "the newest place; twice as long after a full accept, 1 after a miss",
+        AdaptiveKKnobs,
+        AdaptiveK,
+    ),
+    "fixed": _Entry("the newest place, always the same length", FixedKnobs, Fixed),
+}
+
+
+def policy_names() -> tuple[str, ...]:
+    """The names that `parse_policy` knows."""
+    return tuple(_POLICIES)
+
+
+def describe() -> tuple[PolicyDescription, ...]:
+    """Every policy with its options, for a table."""
+    return tuple(
+        PolicyDescription(name, entry.about, knobs_of(entry.knobs))
+        for name, entry in _POLICIES.items()
+    )
+
+
+def parse_policy(text: str) -> PolicyChoice:
+    """Read `name` or `name:knob=value,knob=value`.
+
+    Raises ConfigError for an unknown name or option, a value out of range, and options that
+    exclude each other.
+    """
+    name, _, rest = text.strip().partition(":")
+    entry = _POLICIES.get(name)
+    if entry is None:
+        raise ConfigError(f"policy {name!r} is unknown: take one of {', '.join(_POLICIES)}")
+    known = {option.name: option for option in knobs_of(entry.knobs)}
+    values: dict[str, float] = {}
+    for part in filter(None, (p.strip() for p in rest.split(","))):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if key not in known:
+            raise ConfigError(
+                f"policy {name} has no option {key!r}: its options are {', '.join(known)}"
+            )
+        if not equals:
+            raise ConfigError(f"policy {name}: write {key}={known[key].default:g}, not {part!r}")
+        if key in values:
+            raise ConfigError(f"policy {name}: {key} is given twice; leave one out")
+        values[key] = _number(name, known[key], value)
+    try:
+        return PolicyChoice(name, entry.knobs(**values))
+    except ConfigError as error:
+        raise ConfigError(f"policy {name}: {error}") from None
+
+
+def _number(policy: str, option: Knob, value: str) -> float:
+    whole = isinstance(option.default, int)
+    try:
+        return int(value) if whole else float(value)
+    except ValueError:
+        kind = "a whole number" if whole else "a number"
+        raise ConfigError(
+            f"policy {policy}: {option.name} must be {kind} "
+            f"from {option.low:g} to {option.high:g}, not {value!r}"
+        ) from None
