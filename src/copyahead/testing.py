@@ -68,8 +68,8 @@ class ToyTokenizer:
 class ToyLM:
     """A language model that is a pure function of its prefix.
 
-    Either `script`, the tokens that follow the prompt whatever it is (greedy decoding gives
-    exactly these, then the end token), or `seed`, a random table over the last two tokens: such a
+    Either `script`, the tokens that follow a prompt of `num_prompt_tokens` (greedy decoding
+    gives exactly these, then the end token), or `seed`, a random table over the last two tokens: such a
     text repeats itself, so that copying works, and has near ties, so that sampling matters.
     """
 
@@ -77,20 +77,22 @@ class ToyLM:
         self,
         *,
         script: Sequence[Token] | None = None,
+        num_prompt_tokens: int = 1,
         seed: int = 0,
         vocab_size: int = len(TOY_PIECES),
         sharpness: float = 3.0,
     ) -> None:
         self.script = None if script is None else tuple(script)
         self.vocab_size = vocab_size
+        self._num_prompt_tokens = num_prompt_tokens
         self._seed = seed
         self._sharpness = sharpness
         self._rows: dict[tuple[Token, ...], Logits] = {}
 
-    def logits(self, prefix: Sequence[Token], num_prompt_tokens: int) -> Logits:
+    def logits(self, prefix: Sequence[Token]) -> Logits:
         """The row for what follows `prefix`, shape `[vocab_size]`."""
         if self.script is not None:
-            place = len(prefix) - num_prompt_tokens
+            place = len(prefix) - self._num_prompt_tokens
             row = np.zeros(self.vocab_size, dtype=np.float32)
             row[self.script[place] if place < len(self.script) else 0] = 8.0
             return row
@@ -118,12 +120,11 @@ class FakeBackend:
         num_cells: int | None = None,
         max_rows: int = 128,
         max_rewind: int | None = None,
-        keeps_prefix: bool = True,
         can_fork: bool = True,
         exactness: Exactness | None = None,
         step_cost: StepCost | None = None,
         tokenizer: ToyTokenizer | None = None,
-        fail_on: Callable[[int, Sequence[Part]], bool] = lambda number, parts: False,
+        fail_on: Callable[[int, Sequence[Part]], bool] = lambda _number, _parts: False,
     ) -> None:
         """`fail_on(number, parts)`: whether pass `number` (from 1) over `parts` fails."""
         self.model = model or ToyLM()
@@ -136,7 +137,6 @@ class FakeBackend:
             max_rows=max_rows,
             max_rewind=max_rewind,
             can_fork=can_fork,
-            keeps_prefix=keeps_prefix,
         )
         self.exactness = exactness
         self.step_cost = step_cost or StepCost.linear(0.05)
@@ -146,8 +146,6 @@ class FakeBackend:
         self.num_samplers = 0
         self.closed = False
         self._fail_on = fail_on
-        self.num_prompt_tokens = 0
-        """For a scripted model: where the script begins."""
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
         """One pass; see `copyahead.backends.base.Backend.forward`."""
@@ -166,7 +164,7 @@ class FakeBackend:
             assert len(held) <= self.capabilities.context_size + self.capabilities.max_rows
             self.num_rows += len(part.tokens)
             lengths = range(len(held) - part.num_logits + 1, len(held) + 1)
-            rows = [self.model.logits(held[:n], self.num_prompt_tokens) for n in lengths]
+            rows = [self.model.logits(held[:n]) for n in lengths]
             width = self.capabilities.vocab_size
             logits.append(np.stack(rows) if rows else np.empty((0, width), dtype=np.float32))
         return logits

@@ -30,11 +30,12 @@ class Capabilities(msgspec.Struct, frozen=True):
     max_rows: int
     """Most rows of one pass."""
     max_rewind: int | None = None
-    """How many of a sequence's newest tokens can be taken back; None: any number; 0: none."""
+    """How many of a sequence's newest tokens can be taken back; None: any number; 0: none.
+
+    Emptying a slot is always possible.
+    """
     can_fork: bool = True
     """Whether `fork` works."""
-    keeps_prefix: bool = True
-    """Whether a finished sequence can be cut back to any prefix and continued."""
     note: str = ""
     """Why drafting is capped or off, in one sentence; empty when it is not."""
 

@@ -134,16 +134,20 @@ class LlamaBackend:
         self._lengths[slot] = length
 
     def fork(self, source: int, target: int, length: int) -> None:
-        """Empty `target`, then give it the first `length` tokens of `source`."""
+        """Empty `target`, then give it the first `length` tokens of `source`.
+
+        Where `can_fork` is false, all of `source` can still be forked, and nothing less.
+        """
         if source == target:
             raise BackendError("a slot cannot be forked onto itself")
-        if not self._capabilities.can_fork:
-            raise BackendError("this model's state cannot be shared between sequences")
+        if not self._capabilities.can_fork and length not in (0, self._lengths[source]):
+            raise BackendError("a recurrent state can only be forked whole")
         if length > self._lengths[source]:
             raise BackendError(f"slot {source} holds fewer than {length} tokens")
         self.truncate(target, 0)
         if length > 0:
-            self._library.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            end = -1 if length == self._lengths[source] else length
+            self._library.llama_memory_seq_cp(self._memory, source, target, -1, end)
         self._lengths[target] = length
         self._rewindable[target] = 0
 

@@ -197,6 +197,5 @@ def read_capabilities(
         max_rows=max_pass_rows(settings),
         max_rewind=rewind,
         can_fork=not recurrent,
-        keeps_prefix=not recurrent,
         note=note,
     )

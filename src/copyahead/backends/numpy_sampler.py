@@ -62,7 +62,8 @@ class NumpySampler:
 
     def _repeated_runs(self) -> dict[Token, int]:
         """For each token that would continue a repeat: the length of the run before it."""
-        history, runs = self._history, {}
+        history = self._history
+        runs: dict[Token, int] = {}
         for end in range(len(history) - 1):
             length = 0
             while length <= end and history[end - length] == history[-1 - length]:

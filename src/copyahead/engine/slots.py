@@ -166,14 +166,16 @@ class Slots:
 
     def _reusable(self, slot: Slot, prompt: Tokens, usable: int) -> int:
         common = min(slot.common_prefix(prompt), usable)
-        if not self._capabilities.keeps_prefix and common != slot.length:
-            return 0
-        return common
+        return common if self._can_rewind(slot.length - common) else 0
+
+    def _can_rewind(self, num_tokens: int) -> bool:
+        limit = self._capabilities.max_rewind
+        return limit is None or num_tokens <= limit
 
     def _donor(self, prompt: Tokens, usable: int) -> tuple[Slot | None, int]:
         """The slot in use with the longest common prefix that is worth forking."""
         busy = [slot for slot in self._slots if slot.busy and slot.length >= MIN_FORK]
-        if not busy or not (self._capabilities.can_fork and self._capabilities.keeps_prefix):
+        if not busy or not self._capabilities.can_fork or self._capabilities.max_rewind is not None:
             return None, 0
         shared, donor = max(
             ((min(slot.common_prefix(prompt), usable), slot) for slot in busy),
