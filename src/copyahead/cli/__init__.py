@@ -1,1 +1,96 @@
-"""cli."""
+"""The command line: `copyahead COMMAND`. One module a command, imported when it is called.
+
+Exit status: 0 done; 1 a run failed, or a comparison found a difference where none can be;
+2 the input is wrong; 130 interrupted; 141 nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import cyclopts
+import cyclopts.config
+from cyclopts import App, Parameter
+from cyclopts.exceptions import CycloptsError
+
+from copyahead._version import __version__
+from copyahead.errors import BackendError, CopyaheadError
+
+ENV_PREFIX = "COPYAHEAD_"
+
+_COMMANDS = {
+    "generate": "Continue a text with the model.",
+    "compare": "Decode plainly and with lookup, and compare texts and speeds.",
+    "demo": "A first look: three comparisons, and an answer with its copied tokens in colour.",
+    "probe": "Measure how exact and how fast passes over several rows are.",
+    "policies": "List the length policies and their options.",
+    "warmup": "Compile the kernels, so that no later start waits for it.",
+}
+_SHORT = {"verbose": "-v"}
+
+
+def _short_alias(option: object, _taken: frozenset[str]) -> str | None:
+    return _SHORT.get(getattr(option, "name", ""))
+
+
+def make_app() -> App:
+    """The application; importing it imports no command."""
+    app = App(
+        name="copyahead",
+        help="Prompt-lookup decoding: the same text in fewer passes of the model.",
+        version=__version__,
+        config=cyclopts.config.Env(ENV_PREFIX, command=False),
+        default_parameter=Parameter(
+            short_alias=_short_alias, negative_iterable="", consume_multiple=True
+        ),
+        help_format="markdown",
+        suppress_keyboard_interrupt=False,
+    )
+    for name, about in _COMMANDS.items():
+        app.command(f"copyahead.cli.{name}:{name}", name=name, help=about)
+    return app
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status. Errors become one sentence on stderr."""
+    try:
+        status = make_app()(
+            arguments, exit_on_error=False, print_error=False, result_action="return_value"
+        )
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except CycloptsError as error:
+        return _complain(_sentence(error), 2)
+    except BackendError as error:
+        return _complain(str(error), 1)
+    except CopyaheadError as error:
+        return _complain(str(error), 2)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def main() -> NoReturn:
+    """Entry point of the `copyahead` script."""
+    sys.exit(run())
+
+
+def _sentence(error: CycloptsError) -> str:
+    """What is wrong, in one line, and where to look."""
+    text = " ".join(str(error).split())
+    command = " ".join(error.command_chain or ())
+    return f"{text} See: {' '.join(filter(None, ('copyahead', command)))} --help"
+
+
+def _complain(sentence: str, status: int) -> int:
+    print(f"copyahead: {sentence}", file=sys.stderr)
+    return status
+
+
+__all__ = ["ENV_PREFIX", "main", "make_app", "run"]

@@ -1,0 +1,192 @@
+"""`copyahead compare`: is the text the same, and how much faster is it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from copyahead.cli import output
+from copyahead.cli.options import (
+    Flat,
+    Json,
+    Model,
+    ModelPath,
+    Sampling,
+    checked,
+    policies_named,
+)
+from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions, ModelOptions, check_range
+from copyahead.errors import ConfigError
+from copyahead.sampling import SamplingOptions
+from copyahead.step_cost import StepCost
+from copyahead.types import Exactness
+from copyahead.workloads import WORKLOADS, Workload, workload
+
+if TYPE_CHECKING:
+    from copyahead.compare import Comparison, Plan
+    from copyahead.engine import Completion, Engine
+
+RUNS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """What to compare."""
+
+    workload: tuple[str, ...] = ()
+    """Workloads to run (list, copy, rename, json, quote, prose, short); all when not given."""
+    policy: tuple[str, ...] = (LookupOptions().policy,)
+    """Policies to run: a name, or `name:knob=value,knob=value`. May be repeated."""
+    max_drafts: int = MAX_DRAFT_TOKENS
+    """Longest draft, whatever the policy asks for."""
+    max_tokens: int | None = None
+    """Most tokens to write; each workload has its own when not given."""
+    repeat: int = 1
+    """How often plain, lookup, lookup, plain is run."""
+
+    def __post_init__(self) -> None:
+        check_range("repeat", self.repeat, 1, 100)
+        check_range("max_tokens", self.max_tokens, 1, 2**24)
+        if not self.policy:
+            raise ConfigError("policy must name at least one policy")
+
+
+_DEFAULT_COMPARE = CompareOptions()
+_DEFAULT_MODEL = ModelOptions()
+_DEFAULT_SAMPLING = SamplingOptions()
+
+
+def compare(
+    model: ModelPath = None,
+    /,
+    *,
+    options: Annotated[CompareOptions, Flat] = _DEFAULT_COMPARE,
+    sampling: Sampling = _DEFAULT_SAMPLING,
+    model_options: Model = _DEFAULT_MODEL,
+    lookup: Annotated[bool, Parameter(show=False)] = True,
+    json: Json = False,
+) -> int:
+    """Decode plainly and with lookup, alternately, and compare texts and speeds.
+
+    Without a seed, seed 0 is taken. The exit status is 1 if any text differs although the
+    probe says that none can.
+    """
+    from copyahead.compare import Plan
+    from copyahead.loading import load
+
+    if not lookup:
+        raise ConfigError("compare needs lookup: leave out --no-lookup and COPYAHEAD_LOOKUP=0")
+    works = [workload(name) for name in options.workload or WORKLOADS]
+    policies = policies_named(options.policy)
+    plan = Plan(sampling=checked(sampling), repeat=options.repeat, max_tokens=options.max_tokens)
+    drafting = LookupOptions(policy=policies[0], max_drafts=options.max_drafts)
+    with load(model, model=model_options, lookup=drafting) as engine:
+        results = [result for result, _ in run_all(engine, works, policies, plan)]
+        exactness = engine.backend.exactness
+        if json:
+            output.print_json(document(engine, results))
+        else:
+            show(engine, results)
+    return 1 if broken(exactness, results) else 0
+
+
+def run_all(
+    engine: Engine, works: Sequence[Workload], policies: Sequence[str], plan: Plan
+) -> list[tuple[Comparison, Completion]]:
+    """Every workload under every policy, with a bar on standard error."""
+    from copyahead.compare import compare as run_one
+
+    results = []
+    with _bar(len(works) * len(policies) * RUNS * plan.repeat) as bar:
+        for work in works:
+            for policy in policies:
+                bar.describe(f"{work.name}, {policy}")
+                results.append(run_one(engine, work, policy, plan, on_run=bar.advance))
+    return results
+
+
+def broken(exactness: Exactness | None, results: Sequence[Comparison]) -> bool:
+    """Whether a text differs although the probe says that none can."""
+    exact = exactness is not None and exactness.level == "exact"
+    return exact and not all(result.identical for result in results)
+
+
+def document(engine: Engine, results: Sequence[Comparison]) -> dict[str, Any]:
+    """The JSON of `compare`."""
+    return {
+        "model": str(getattr(engine.backend, "path", "")),
+        "settings": output.settings(engine),
+        "exactness": output.exactness_json(engine.backend.exactness),
+        "step_cost": output.step_cost_json(engine.backend.step_cost),
+        "results": list(results),
+    }
+
+
+def show(engine: Engine, results: Sequence[Comparison]) -> None:
+    """The same for people."""
+    cost, exactness = engine.backend.step_cost, engine.backend.exactness
+    console = output.stdout()
+    console.print(render(results, cost))
+    console.print(f"\n{limit_text(cost)}\n{output.level(exactness)}", soft_wrap=True)
+
+
+def render(results: Sequence[Comparison], cost: StepCost) -> Any:
+    """A table, a row a comparison."""
+    table = output.table(
+        "workload", "policy", "prompt", "output", "plain tok/s", "lookup tok/s", "speed-up",
+        "of limit", "rounds", "tok/round", "drafted", "accepted", "longest", "identical",
+    )  # fmt: skip
+    limit = cost.limit()
+    for r in results:
+        table.add_row(
+            r.workload, r.policy, str(r.prompt_tokens), str(r.output_tokens),
+            f"{r.plain_tps:.1f}", f"{r.lookup_tps:.1f}", f"{r.speedup:.2f}",
+            f"{r.speedup / limit:.0%}", str(r.rounds), f"{r.tokens_per_round:.2f}",
+            str(r.num_draft_tokens), str(r.num_accepted_tokens), str(r.longest_match),
+            "yes" if r.identical else "NO",
+        )  # fmt: skip
+    return table
+
+
+def limit_text(cost: StepCost) -> str:
+    """What the machine allows a copy that never breaks."""
+    curve = cost.curve(MAX_DRAFT_TOKENS)
+    best = max(range(1, len(curve)), key=lambda rows: rows / curve[rows])
+    return (
+        f"limit: a copy that never breaks could run {cost.limit():.2f} times as fast "
+        f"({best} rows cost as much as {curve[best]:.2f} passes of one)"
+    )
+
+
+class _Bar:
+    """Progress, or nothing where standard error is no terminal."""
+
+    def __init__(self, progress: Any, task: Any) -> None:
+        self._progress, self._task = progress, task
+
+    def describe(self, text: str) -> None:
+        self._progress.update(self._task, description=text)
+
+    def advance(self) -> None:
+        self._progress.advance(self._task)
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[_Bar]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = output.stderr()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        yield _Bar(progress, progress.add_task("", total=total))

@@ -1,0 +1,67 @@
+"""`copyahead demo`: a first look, on the bundled model, in under three minutes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from copyahead.cli import output
+from copyahead.cli.compare import broken, document, run_all, show
+from copyahead.cli.options import Json, Lookup, Model, ModelPath
+from copyahead.config import LookupOptions, ModelOptions
+from copyahead.errors import ConfigError
+from copyahead.sampling import SamplingOptions
+from copyahead.workloads import workload
+
+_WORKLOADS = ("list", "rename", "prose")
+_SHOWN = "rename"
+_MAX_TOKENS = 240
+_DEFAULT_MODEL = ModelOptions()
+_DEFAULT_LOOKUP = LookupOptions()
+
+
+def demo(
+    model: ModelPath = None,
+    /,
+    *,
+    show_copied: Annotated[bool | None, Parameter(show_default=False)] = None,
+    lookup_options: Lookup = _DEFAULT_LOOKUP,
+    model_options: Model = _DEFAULT_MODEL,
+    json: Json = False,
+) -> int:
+    """Compare on three workloads, and show one answer with its copied tokens in colour.
+
+    Parameters
+    ----------
+    show_copied
+        Colour what was copied; on in a terminal.
+    """
+    from copyahead.compare import Plan
+    from copyahead.loading import load
+
+    if not lookup_options.lookup:
+        raise ConfigError("demo needs lookup: leave out --no-lookup and COPYAHEAD_LOOKUP=0")
+    works = [workload(name) for name in _WORKLOADS]
+    plan = Plan(sampling=SamplingOptions(), max_tokens=_MAX_TOKENS)
+    if not json:
+        output.remark("loading the model; the first time, its exactness and speed are measured")
+    with load(model, model=model_options, lookup=lookup_options) as engine:
+        runs = run_all(engine, works, [lookup_options.policy], plan)
+        results = [result for result, _ in runs]
+        if json:
+            output.print_json(document(engine, results))
+        else:
+            colour = sys.stdout.isatty() if show_copied is None else show_copied
+            choice = runs[_WORKLOADS.index(_SHOWN)][1].choices[0]
+            _show_answer(workload(_SHOWN).shows, choice.pieces, colour)
+            show(engine, results)
+        return 1 if broken(engine.backend.exactness, results) else 0
+
+
+def _show_answer(title: str, pieces: list[tuple[str, bool]], colour: bool) -> None:
+    print(f"{title}{' (copied tokens in colour)' if colour else ''}:\n")
+    print(output.coloured(pieces) if colour else "".join(text for text, _ in pieces))
+    print()
+    sys.stdout.flush()

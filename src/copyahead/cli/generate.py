@@ -1,0 +1,143 @@
+"""`copyahead generate`: continue a text, as it is written."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from copyahead.cli import output
+from copyahead.cli.options import (
+    Flat,
+    Json,
+    Lookup,
+    Model,
+    ModelPath,
+    PromptOptions,
+    Sampling,
+    checked,
+    make_request,
+)
+from copyahead.config import LookupOptions, ModelOptions
+from copyahead.errors import BackendError
+from copyahead.sampling import SamplingOptions
+from copyahead.types import FinishReason
+
+if TYPE_CHECKING:
+    from copyahead.engine import Choice, Engine, Request
+    from copyahead.stats import CopyStats
+
+_DEFAULT_PROMPT = PromptOptions()
+_DEFAULT_MODEL = ModelOptions()
+_DEFAULT_LOOKUP = LookupOptions()
+_DEFAULT_SAMPLING = SamplingOptions()
+
+
+def generate(
+    model: ModelPath = None,
+    /,
+    *,
+    prompt_options: Annotated[PromptOptions, Flat] = _DEFAULT_PROMPT,
+    sampling: Sampling = _DEFAULT_SAMPLING,
+    lookup_options: Lookup = _DEFAULT_LOOKUP,
+    model_options: Model = _DEFAULT_MODEL,
+    stats: Annotated[bool, Parameter(negative="")] = False,
+    show_copied: bool = False,
+    json: Json = False,
+) -> int:
+    """Continue a text with the model, and print the continuation as it is written.
+
+    The text is the one that plain decoding gives: what is copied is only ever a proposal.
+
+    Parameters
+    ----------
+    stats
+        After the text, print what copying did, to standard error.
+    show_copied
+        Show the tokens that were copied in colour.
+    """
+    from copyahead.loading import load
+
+    text = prompt_options.text()
+    sampling = checked(sampling)
+    with load(model, model=model_options, lookup=lookup_options) as engine:
+        request = make_request(engine, text, prompt_options, sampling)
+        choice, counts = _run(engine, request, quiet=json, colour=show_copied)
+        if json:
+            output.print_json(_document(engine, choice, counts))
+            return 0
+        output.remark(output.level(engine.backend.exactness))
+        if stats:
+            output.remark(_stats_text(counts))
+    return 0
+
+
+def _run(
+    engine: Engine, request: Request, *, quiet: bool, colour: bool
+) -> tuple[Choice, CopyStats]:
+    """Run `request`, writing its text unless `quiet`; raises BackendError when it fails."""
+    from copyahead.engine import Choice
+
+    choice = Choice(index=0)
+    handle = engine.submit(request, choice.add)
+    shown = 0
+    try:
+        while not handle.done:
+            engine.step()
+            if not quiet and len(choice.pieces) > shown:
+                _write(choice.pieces[shown:], colour)
+                shown = len(choice.pieces)
+    finally:
+        engine.cancel(handle)
+    if not quiet:
+        _write([*choice.pieces[shown:], ("\n", False)], colour)
+    if choice.finish_reason is FinishReason.ERROR:
+        raise BackendError(choice.error or "the request failed")
+    return choice, handle.stats
+
+
+def _write(pieces: list[tuple[str, bool]], colour: bool) -> None:
+    text = output.coloured(pieces) if colour else "".join(piece for piece, _ in pieces)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _stats_text(counts: CopyStats) -> str:
+    rows = {
+        "prompt tokens": counts.num_prompt_tokens,
+        "output tokens": counts.num_output_tokens,
+        "rounds": counts.rounds,
+        "kept drafts": counts.kept_drafts,
+        "drafted": counts.num_draft_tokens,
+        "accepted": counts.num_accepted_tokens,
+        "longest match": counts.longest_match,
+        "tokens per round": f"{counts.tokens_per_round:.2f}",
+        "tok/s": f"{counts.tokens_per_second:.1f}",
+        "prefill seconds": f"{counts.prefill_seconds:.2f}",
+    }
+    return "\n".join(f"{name}: {value}" for name, value in rows.items())
+
+
+def _document(engine: Engine, choice: Choice, counts: CopyStats) -> dict[str, Any]:
+    return {
+        "model": str(getattr(engine.backend, "path", "")),
+        "settings": output.settings(engine),
+        "exactness": output.exactness_json(engine.backend.exactness),
+        "text": choice.text,
+        "tokens": choice.tokens,
+        "copied": choice.copied,
+        "finish_reason": choice.finish_reason,
+        "stats": {
+            "prompt_tokens": counts.num_prompt_tokens,
+            "output_tokens": counts.num_output_tokens,
+            "rounds": counts.rounds,
+            "kept_drafts": counts.kept_drafts,
+            "num_draft_tokens": counts.num_draft_tokens,
+            "num_accepted_tokens": counts.num_accepted_tokens,
+            "longest_match": counts.longest_match,
+            "tokens_per_round": round(counts.tokens_per_round, 4),
+            "tokens_per_second": round(counts.tokens_per_second, 2),
+            "prefill_seconds": round(counts.prefill_seconds, 4),
+        },
+    }

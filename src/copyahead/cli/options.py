@@ -1,0 +1,119 @@
+"""Options that several commands take, and how they become a request.
+
+The options of the model, of copying and of sampling are the dataclasses of `copyahead.config`
+and `copyahead.sampling`; only what the command line adds is described here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from copyahead.config import LookupOptions, ModelOptions
+from copyahead.errors import ConfigError, RequestError
+from copyahead.sampling import SamplingOptions
+
+if TYPE_CHECKING:
+    from copyahead.engine import Engine, Request
+
+Flat = Parameter(name="*")
+"""The fields of a dataclass as options of their own."""
+
+ModelPath = Annotated[
+    Path | None, Parameter(help="Path of a GGUF file; the bundled model when not given.")
+]
+Model = Annotated[ModelOptions, Flat]
+Lookup = Annotated[LookupOptions, Flat]
+Sampling = Annotated[SamplingOptions, Flat]
+Json = Annotated[
+    bool,
+    Parameter(
+        name="--json",
+        negative="",
+        help="Print one JSON document to standard output, and nothing else there.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOptions:
+    """What to continue, and how far."""
+
+    prompt: str | None = None
+    """Text to continue."""
+    file: str | None = None
+    """File with the text to continue; `-` reads standard input."""
+    max_tokens: int | None = 512
+    """Most tokens to write."""
+    min_tokens: int = 0
+    """Nothing ends the answer before this many tokens."""
+    stop: tuple[str, ...] = ()
+    """The answer ends before the first of these texts. May be repeated."""
+    ignore_eos: bool = False
+    """Go on past the model's own end tokens."""
+
+    def text(self) -> str:
+        """The prompt. Raises ConfigError or RequestError when there is none that can be read."""
+        if self.prompt is not None and self.file is not None:
+            raise ConfigError("--prompt and --file exclude each other: give one of them")
+        if self.prompt is None and self.file is None:
+            raise ConfigError("there is nothing to continue: give --prompt TEXT or --file PATH")
+        text = self.prompt if self.prompt is not None else read_text(str(self.file))
+        if not text:
+            raise RequestError("prompt is empty: give at least one character", field="prompt")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise RequestError("prompt is not valid UTF-8 text: convert it", "prompt") from None
+        return text
+
+
+def read_text(name: str) -> str:
+    """The text of the file called `name`, or of standard input for `-`."""
+    shown = "standard input" if name == "-" else f"file {name}"
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).expanduser().read_bytes()
+        return data.decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{shown} cannot be read ({error.strerror})") from None
+    except (UnicodeDecodeError, ValueError):
+        raise ConfigError(f"{shown} is not UTF-8 text: convert it") from None
+
+
+def checked(sampling: SamplingOptions) -> SamplingOptions:
+    """`sampling` with the token ids of `logit_bias` as numbers: JSON has them as text."""
+    try:
+        bias = {int(token): value for token, value in sampling.logit_bias.items()}
+    except ValueError as error:
+        raise RequestError(f"logit_bias must have token ids as keys ({error})", "logit_bias") from (
+            None
+        )
+    return replace(sampling, logit_bias=bias)
+
+
+def make_request(
+    engine: Engine, text: str, options: PromptOptions, sampling: SamplingOptions
+) -> Request:
+    """A request to continue `text`."""
+    from copyahead.engine import Request
+
+    return Request(
+        prompt=engine.backend.tokenizer.encode(text),
+        sampling=sampling,
+        max_tokens=options.max_tokens,
+        min_tokens=options.min_tokens,
+        stop=options.stop,
+        ignore_eos=options.ignore_eos,
+    )
+
+
+def policies_named(names: Sequence[str]) -> list[str]:
+    """`names`, each checked and written in full; raises ConfigError for an unknown one."""
+    from copyahead.policies import parse_policy
+
+    return [str(parse_policy(name)) for name in names]

@@ -1,0 +1,80 @@
+"""What commands print: JSON for programs, tables for people, remarks on standard error."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from copyahead.step_cost import StepCost
+from copyahead.types import Exactness
+
+if TYPE_CHECKING:
+    from copyahead.engine import Engine
+
+COPIED = "\x1b[32m"
+PLAIN = "\x1b[0m"
+
+
+def print_json(document: Any) -> None:
+    """`document` as one line of JSON on standard output."""
+    sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+
+
+def remark(text: str) -> None:
+    """A line for people, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def stdout() -> Console:
+    """A console for tables; as wide as they need where the output is no terminal."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=160)
+
+
+def stderr() -> Console:
+    """A console for progress."""
+    return Console(stderr=True, highlight=False)
+
+
+def level(exactness: Exactness | None) -> str:
+    """The exactness level in words."""
+    return f"exactness: {exactness if exactness is not None else 'not measured'}"
+
+
+def settings(engine: Engine) -> dict[str, Any]:
+    """The settings that the backend runs with; empty for one that has none."""
+    found = getattr(engine.backend, "settings", None)
+    return dict(msgspec.to_builtins(found)) if found is not None else {}
+
+
+def exactness_json(exactness: Exactness | None) -> dict[str, Any] | None:
+    """`level`, `rows` and `max_abs_diff`; None where nothing was measured."""
+    if exactness is None:
+        return None
+    return {
+        "level": exactness.level,
+        "rows": exactness.rows,
+        "max_abs_diff": exactness.max_abs_diff,
+    }
+
+
+def step_cost_json(cost: StepCost) -> dict[str, float]:
+    """`{"1": 1.0, ...}`."""
+    return {str(rows): round(time, 4) for rows, time in cost.points().items()}
+
+
+def coloured(pieces: list[tuple[str, bool]]) -> str:
+    """The text of `pieces`, what was copied in colour."""
+    return "".join(f"{COPIED}{text}{PLAIN}" if copied else text for text, copied in pieces)
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """An open table: the first column to the left, figures to the right."""
+    made = Table(title=title, box=None, pad_edge=False, header_style="bold", title_justify="left")
+    for number, column in enumerate(columns):
+        made.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    return made

@@ -1,0 +1,142 @@
+"""Plain decoding and lookup side by side, on one prompt: is the text the same, is it faster?
+
+Runs alternate (plain, lookup, lookup, plain), so that a machine that grows slower or faster
+favours neither, and each begins with an engine that remembers nothing. Speeds are medians, of
+the tokens after the first: reading the prompt is not decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import median
+
+import msgspec
+
+from copyahead.engine import Choice, Completion, Engine, Request
+from copyahead.errors import BackendError
+from copyahead.sampling import SamplingOptions
+from copyahead.types import FinishReason
+from copyahead.workloads import Workload
+
+_WARM_UP_TOKENS = 24
+_ORDER = (False, True, True, False)
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One workload under one policy. Also one entry of `results` in the JSON of `compare`."""
+
+    workload: str
+    policy: str
+    temperature: float
+    prompt_tokens: int
+    output_tokens: int
+    plain_tps: float
+    """Tokens a second of plain decoding; 0 where fewer than two tokens were written."""
+    lookup_tps: float
+    speedup: float
+    """`lookup_tps / plain_tps`; 1 where there is nothing to time."""
+    rounds: int
+    tokens_per_round: float
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    longest_match: int
+    identical: bool
+    """Whether every run gave the same tokens, text and finish reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What every comparison of a run has in common."""
+
+    sampling: SamplingOptions
+    repeat: int = 1
+    """How often plain, lookup, lookup, plain is run."""
+    max_tokens: int | None = None
+    """Longest answer; that of the workload when not given."""
+
+    @property
+    def seeded(self) -> SamplingOptions:
+        """The sampling with a seed: runs with different ones cannot be compared."""
+        return self.sampling if self.sampling.seed is not None else replace(self.sampling, seed=0)
+
+
+def compare(
+    engine: Engine,
+    workload: Workload,
+    policy: str,
+    plan: Plan,
+    *,
+    on_run: Callable[[], None] = lambda: None,
+) -> tuple[Comparison, Completion]:
+    """Run `workload` both ways; the comparison, and the last run with lookup.
+
+    `on_run` is called after every timed run. Raises BackendError where a run fails.
+    """
+    request = Request(
+        prompt=engine.backend.tokenizer.encode(workload.prompt),
+        sampling=plan.seeded,
+        max_tokens=workload.max_tokens if plan.max_tokens is None else plan.max_tokens,
+        policy=policy,
+    )
+    _warm_up(engine, request)
+    plain: list[Completion] = []
+    lookup: list[Completion] = []
+    for drafting in _ORDER * plan.repeat:
+        (lookup if drafting else plain).append(_run(engine, request, drafting))
+        on_run()
+    comparison = judge(workload.name, policy, plan.sampling.temperature, plain, lookup)
+    return comparison, lookup[-1]
+
+
+def judge(
+    workload: str,
+    policy: str,
+    temperature: float,
+    plain: list[Completion],
+    lookup: list[Completion],
+) -> Comparison:
+    """Sum up the runs of one comparison: at least one of each kind."""
+    answers = {_answer(run.choices[0]) for run in plain + lookup}
+    plain_tps = median(run.stats.tokens_per_second for run in plain)
+    lookup_tps = median(run.stats.tokens_per_second for run in lookup)
+    stats = lookup[-1].stats
+    return Comparison(
+        workload=workload,
+        policy=policy,
+        temperature=temperature,
+        prompt_tokens=stats.num_prompt_tokens,
+        output_tokens=stats.num_output_tokens,
+        plain_tps=round(plain_tps, 2),
+        lookup_tps=round(lookup_tps, 2),
+        speedup=round(lookup_tps / plain_tps, 3) if plain_tps > 0 else 1.0,
+        rounds=stats.rounds,
+        tokens_per_round=round(stats.tokens_per_round, 3),
+        num_draft_tokens=stats.num_draft_tokens,
+        num_accepted_tokens=stats.num_accepted_tokens,
+        longest_match=stats.longest_match,
+        identical=len(answers) == 1,
+    )
+
+
+def _run(engine: Engine, request: Request, drafting: bool) -> Completion:
+    engine.reset()
+    done = engine.complete(msgspec.structs.replace(request, lookup=drafting))
+    choice = done.choices[0]
+    if choice.finish_reason is FinishReason.ERROR:
+        raise BackendError(choice.error or "the request failed")
+    return done
+
+
+def _warm_up(engine: Engine, request: Request) -> None:
+    """A short run each way, so that nothing is loaded or compiled in a timed one."""
+    limit = request.max_tokens
+    tokens = _WARM_UP_TOKENS if limit is None else min(_WARM_UP_TOKENS, limit)
+    short = msgspec.structs.replace(request, max_tokens=tokens)
+    for drafting in (True, False):
+        # The second keeps the first one's prompt: this is no timed run.
+        engine.complete(msgspec.structs.replace(short, lookup=drafting))
+
+
+def _answer(choice: Choice) -> tuple[tuple[int, ...], str, FinishReason | None]:
+    return tuple(choice.tokens), choice.text, choice.finish_reason
