@@ -82,8 +82,8 @@ def test_both_rules_draw_from_the_target(drafted: int) -> None:
     compared = np.zeros(3)
     rejected = np.zeros(3)
     for _ in range(trials):
-        point = random.random()
-        emitted = sample_and_compare([drafted], lambda _row, p=point: inverse_cdf(probs, p), never)
+        first = inverse_cdf(probs, random.random())
+        emitted = sample_and_compare([drafted], [first, 0].__getitem__, never)
         compared[emitted[0]] += 1
         rejected[point_mass_rejection(drafted, probs, random.random)] += 1
     sigma = np.sqrt(trials * probs * (1 - probs))
@@ -100,7 +100,8 @@ def test_only_comparing_gives_the_same_sample() -> None:
         return [inverse_cdf(probs, random.random()) for _ in range(20)]
 
     def compared(seed: int, draft: list[int]) -> list[int]:
-        random, out = np.random.default_rng(seed), []
+        random = np.random.default_rng(seed)
+        out: list[int] = []
         while len(out) < 20:
             out += sample_and_compare(
                 draft[: 19 - len(out)], lambda _row: inverse_cdf(probs, random.random()), never

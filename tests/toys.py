@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from copyahead.engine import Choice, Completion, Engine, Request
-from copyahead.engine.engine import Handle
+from copyahead.engine.engine import Handle, collector
 from copyahead.engine.scheduler import EngineOptions
 from copyahead.testing import FakeBackend, ForcedDrafter, Plan, ToyLM
 
@@ -50,10 +50,7 @@ def run(
     while len(handles) < len(requests) or not all(h.done for h in handles.values()):
         for place, request in enumerate(requests):
             if place not in handles and when[place] <= step:
-                choices = answers[place]
-                handles[place] = engine.submit(
-                    request, lambda chunk, choices=choices: choices[chunk.index].add(chunk)
-                )
+                handles[place] = engine.submit(request, collector(answers[place]))
         engine.step()
         check(engine, backend)
         step += 1

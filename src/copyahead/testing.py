@@ -69,8 +69,8 @@ class ToyLM:
     """A language model that is a pure function of its prefix.
 
     Either `script`, the tokens that follow a prompt of `num_prompt_tokens` (greedy decoding
-    gives exactly these, then the end token), or `seed`, a random table over the last two tokens: such a
-    text repeats itself, so that copying works, and has near ties, so that sampling matters.
+    gives exactly these, then the end token), or `seed`, a random table over the last two tokens:
+    such a text repeats itself, so that copying works, and has near ties, so that sampling matters.
     """
 
     def __init__(

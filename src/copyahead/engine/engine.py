@@ -159,7 +159,7 @@ class Engine:
         """Run several requests together to their ends, in their own order."""
         answers = [[Choice(index=i) for i in range(request.n)] for request in requests]
         handles = [
-            self.submit(request, _collector(choices))
+            self.submit(request, collector(choices))
             for request, choices in zip(requests, answers, strict=True)
         ]
         while not all(handle.done for handle in handles):
@@ -387,7 +387,9 @@ def _with_seed(sampling: SamplingOptions, seed: int) -> SamplingOptions:
     return replace(sampling, seed=seed)
 
 
-def _collector(choices: list[Choice]) -> Sink:
+def collector(choices: list[Choice]) -> Sink:
+    """A sink that adds every chunk to its choice."""
+
     def take(chunk: Chunk) -> None:
         choices[chunk.index].add(chunk)
 

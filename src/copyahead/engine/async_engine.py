@@ -1,0 +1,174 @@
+"""An engine behind a worker thread: `async for chunk in engine.generate(request)`.
+
+The thread alone touches the engine. Requests and cancellations reach it through a queue that
+is emptied before each step, so a client that leaves frees its slot within one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+
+from copyahead.engine.engine import Engine, Handle
+from copyahead.engine.request import Choice, Chunk, Completion, Request
+from copyahead.errors import CopyaheadError
+from copyahead.stats import CopyStats, logger
+
+Item = Chunk | BaseException
+"""What travels from the worker to a stream: a chunk, or why there will be no more."""
+
+
+class EngineStopped(CopyaheadError):  # noqa: N818
+    """The engine was closed, or its worker failed, while a request was running."""
+
+
+class Stream:
+    """The chunks of one request. Iterate it once; leaving it early cancels the request."""
+
+    def __init__(self, engine: AsyncEngine, request: Request) -> None:
+        self.request = request
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[Item] = asyncio.Queue()
+        self._num_open = request.n
+        self.handle: Handle | None = None
+        self.over = False
+
+    @property
+    def stats(self) -> CopyStats:
+        """Counters so far."""
+        return self.handle.stats if self.handle is not None else CopyStats()
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self._chunks()
+
+    async def _chunks(self) -> AsyncIterator[Chunk]:
+        try:
+            while self._num_open:
+                item = await self._items.get()
+                if isinstance(item, BaseException):
+                    raise item
+                self._num_open -= item.finish_reason is not None
+                yield item
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Cancel what still runs. Idempotent, and callable from any thread."""
+        if not self.over:
+            self.over = True
+            self._engine._tell(lambda: self._engine._cancel(self))
+
+    def put(self, item: Item) -> None:
+        """Called by the worker."""
+        try:
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+        except RuntimeError:
+            # The stream's event loop is closed: nobody is left to read.
+            self.close()
+
+
+class AsyncEngine:
+    """Runs an `Engine` in a thread of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._wake = threading.Condition()
+        self._orders: deque[Callable[[], None]] = deque()
+        self._streams: set[Stream] = set()
+        self._stopping = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="copyahead-engine", daemon=True)
+        self._thread.start()
+
+    def generate(self, request: Request) -> Stream:
+        """A stream of the request's chunks; its work begins at once.
+
+        Iterating raises RequestError, before any chunk, when the request cannot be served as
+        asked, and EngineStopped when the engine is closed or its worker has failed.
+        """
+        stream = Stream(self, request)
+        self._tell(lambda: self._submit(stream), otherwise=stream)
+        return stream
+
+    async def complete(self, request: Request) -> Completion:
+        """Run one request to its end."""
+        choices = [Choice(index=index) for index in range(request.n)]
+        stream = self.generate(request)
+        async for chunk in stream:
+            choices[chunk.index].add(chunk)
+        return Completion(choices=choices, stats=stream.stats)
+
+    @property
+    def running(self) -> bool:
+        """Whether requests are taken."""
+        return not self._stopping and self._failure is None
+
+    def close(self) -> None:
+        """End what runs, stop the worker, and free the backend. Idempotent."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+        self.engine.close()
+
+    async def __aenter__(self) -> AsyncEngine:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    def _tell(self, order: Callable[[], None], otherwise: Stream | None = None) -> None:
+        with self._wake:
+            if self.running:
+                self._orders.append(order)
+                self._wake.notify()
+                return
+        if otherwise is not None:
+            otherwise.put(EngineStopped("the engine is closed and takes no more requests"))
+
+    def _run(self) -> None:
+        try:
+            while self._take_orders():
+                self.engine.step()
+        except BaseException as error:
+            logger.exception("the engine's worker failed")
+            self._failure = error
+        finally:
+            with self._wake:
+                self._stopping = True
+            for stream in list(self._streams):
+                stream.put(EngineStopped("the engine stopped while the request was running"))
+
+    def _take_orders(self) -> bool:
+        """Wait until there is work, carry out what was asked; False when it is time to stop."""
+        with self._wake:
+            while not (self._orders or self._stopping or self.engine.num_active):
+                self._wake.wait()
+            if self._stopping:
+                return False
+            orders, self._orders = list(self._orders), deque()
+        for order in orders:
+            order()
+        return True
+
+    def _submit(self, stream: Stream) -> None:
+        self._streams.add(stream)
+        try:
+            stream.handle = self.engine.submit(stream.request, stream.put)
+        except Exception as error:
+            self._streams.discard(stream)
+            stream.put(error)
+
+    def _cancel(self, stream: Stream) -> None:
+        self._streams.discard(stream)
+        if stream.handle is not None:
+            self.engine.cancel(stream.handle)

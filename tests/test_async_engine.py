@@ -1,0 +1,115 @@
+"""The engine in its thread: streams, cancelling, neighbours, faults."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from copyahead.backends.base import Logits, Part
+from copyahead.engine import Engine, Request
+from copyahead.engine.async_engine import AsyncEngine, EngineStopped
+from copyahead.errors import RequestError
+from copyahead.sampling import SamplingOptions
+from copyahead.testing import FakeBackend, ToyLM
+from copyahead.types import FinishReason
+from tests.toys import plain, same
+
+LONG = Request(prompt=[1, 2, 3], max_tokens=200, ignore_eos=True)
+
+
+class Gated(FakeBackend):
+    """A backend whose passes wait for a permit, so that a test decides when they happen."""
+
+    def __init__(self, *, num_slots: int) -> None:
+        super().__init__(ToyLM(seed=1), num_slots=num_slots)
+        self.permits = threading.Semaphore(0)
+
+    def forward(self, parts: Sequence[Part]) -> list[Logits]:
+        assert self.permits.acquire(timeout=10)
+        return super().forward(parts)
+
+
+async def test_streams_side_by_side_equal_their_plain_runs() -> None:
+    requests = [
+        Request(
+            prompt=[1, 2, seed], max_tokens=40, sampling=SamplingOptions(temperature=1, seed=seed)
+        )
+        for seed in range(8)
+    ]
+    async with AsyncEngine(Engine(FakeBackend(ToyLM(seed=2), num_slots=3))) as engine:
+        together = await asyncio.gather(*(engine.complete(request) for request in requests))
+    for request, got in zip(requests, together, strict=True):
+        assert same(got, plain(FakeBackend(ToyLM(seed=2)), request))
+
+
+async def test_leaving_a_stream_frees_its_slot_within_one_step() -> None:
+    backend = Gated(num_slots=1)
+    async with AsyncEngine(Engine(backend)) as engine:
+        stream = engine.generate(LONG)
+        backend.permits.release(3)
+        chunks = aiter(stream)
+        await anext(chunks)
+        await chunks.aclose()  # type: ignore[attr-defined]
+        passes = backend.num_passes
+        backend.permits.release(1000)
+        other = await engine.complete(Request(prompt=[4, 5], max_tokens=5, ignore_eos=True))
+        assert other.stats.num_output_tokens == 5
+        # At most the pass in flight and one more belonged to the request that left.
+        assert backend.num_passes - passes <= 4 + 5
+        assert engine.engine.num_active == 0
+    assert backend.num_samplers == 0
+
+
+async def test_a_queued_request_that_leaves_does_not_touch_the_running_one() -> None:
+    backend = Gated(num_slots=1)
+    async with AsyncEngine(Engine(backend)) as engine:
+        running = asyncio.create_task(engine.complete(LONG))
+        backend.permits.release(5)
+        await asyncio.sleep(0.05)
+        queued = asyncio.create_task(engine.complete(LONG))
+        await asyncio.sleep(0.05)
+        queued.cancel()
+        backend.permits.release(1000)
+        assert same(await running, plain(FakeBackend(ToyLM(seed=1)), LONG))
+        with pytest.raises(asyncio.CancelledError):
+            await queued
+
+
+async def test_a_bad_request_is_refused_before_any_chunk() -> None:
+    async with AsyncEngine(Engine(FakeBackend())) as engine:
+        with pytest.raises(RequestError, match="prompt is empty"):
+            await engine.complete(Request(prompt=[]))
+        good = await engine.complete(Request(prompt=[1], max_tokens=3, ignore_eos=True))
+        assert good.choices[0].finish_reason is FinishReason.LENGTH
+
+
+async def test_closing_ends_running_streams_with_an_error() -> None:
+    backend = Gated(num_slots=1)
+    engine = AsyncEngine(Engine(backend))
+    stream = engine.generate(LONG)
+    backend.permits.release(2)
+    chunks = aiter(stream)
+    await anext(chunks)
+    closing = asyncio.create_task(asyncio.to_thread(engine.close))
+    backend.permits.release(1000)
+    with pytest.raises(EngineStopped):
+        async for _ in chunks:
+            pass
+    await closing
+    assert backend.closed
+    with pytest.raises(EngineStopped):
+        await engine.complete(LONG)
+
+
+async def test_the_event_loop_is_free_while_a_pass_runs() -> None:
+    backend = Gated(num_slots=1)
+    async with AsyncEngine(Engine(backend)) as engine:
+        task = asyncio.create_task(engine.complete(LONG))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not task.done()
+        backend.permits.release(1000)
+        await task
