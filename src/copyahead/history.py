@@ -98,11 +98,16 @@ class HistoryPool:
 
         Raises RequestError, and changes nothing, where they do not fit.
         """
-        added = self._as_tokens(tokens)
-        length = self.lengths[row] + len(added)
-        if length > self.capacity:
-            raise self._overflow(int(length))
+        added = self.fitting(row, tokens)
         index.extend_row(self.cells, self.heads, self.lengths, row, self.vocab_size, added)
+
+    def fitting(self, row: int, tokens: Tokens) -> npt.NDArray[np.int32]:
+        """`tokens` as a kernel reads them. Raises RequestError where the row has no room."""
+        added = self._as_tokens(tokens)
+        length = int(self.lengths[row]) + len(added)
+        if length > self.capacity:
+            raise self._overflow(length)
+        return added
 
     def truncate(self, row: int, length: int) -> None:
         """Forget the row from token `length` on. Idempotent. Later searches are as if it had

@@ -6,7 +6,9 @@ imported, and can never be compiled inside a request: a call with other types is
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from numba import njit
@@ -25,9 +27,30 @@ def compiled(signature: str) -> Callable[[_F], _F]:
 
     def decorate(function: _F) -> _F:
         try:
-            kernel: _F = njit(signature, cache=True, **_OPTIONS)(function)
+            kernel: Any = _compile(function, signature, cache=True)
         except (RuntimeError, OSError):
-            kernel = njit(signature, **_OPTIONS)(function)
-        return kernel
+            kernel = _compile(function, signature, cache=False)
+        kernel.disable_compile()
+        result: _F = kernel
+        return result
 
     return decorate
+
+
+def _compile(function: Callable[..., Any], signature: str, *, cache: bool) -> Any:
+    kernel = njit(**_OPTIONS)(function)
+    if cache:
+        kernel.enable_caching()
+        # numba takes a cached function for current while its own file is unchanged, but a kernel
+        # has the kernels that it calls inlined: so any changed kernel file makes all anew.
+        kernel._cache._cache_file._source_stamp = _STAMP
+    kernel.compile(signature)
+    return kernel
+
+
+def _stamp() -> str:
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+
+
+_STAMP = _stamp()

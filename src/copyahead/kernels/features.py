@@ -1,0 +1,237 @@
+"""What `priced` looks at in a candidate, and where its weights lie.
+
+A *candidate* is a place in the history whose next token may come next. An *anchor* is the place
+where a copy goes on or broke off: A the last one, B an older one. Weights are exponentials of
+sums of small tables, fitted once (the prior); the tables' rows and columns are the buckets here.
+
+All tables lie in one flat array, the *model*: a fitted part that never changes, and a learned
+part that every settled round moves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from copyahead.kernels.compiled import compiled
+
+Floats = npt.NDArray[np.float64]
+Tables = npt.NDArray[np.float32]
+Longs = npt.NDArray[np.int64]
+
+# Anchors of one request: the next source index, tokens emitted since the copy broke (0 while it
+# runs), and tokens copied in a row. A next source index of -1: not set.
+A_NEXT, A_GAP, A_RUN, B_NEXT, B_GAP, B_RUN = 0, 1, 2, 3, 4, 5
+# Beside them: tokens in the chain, first source of this request's own text, its statistics.
+CHAIN_LENGTH, DOCUMENT, TENANT = 6, 7, 8
+NUM_STATE = 9
+ANCHOR_MAX_GAP = 64
+NEAR = 16
+
+# Columns of a candidate.
+SOURCE, MATCH, RANK, ECHO, DISTANCE = 0, 1, 2, 3, 4
+NUM_CANDIDATE_COLUMNS = 5
+MAX_CANDIDATES = 48
+
+# Fitted part of the model.
+MATCH_PLACE = 0  # [13 matches][8 places]
+RANK_WEIGHT = MATCH_PLACE + 13 * 8  # [4 match groups][6 ranks]
+OLD_DOCUMENT = RANK_WEIGHT + 4 * 6  # [4 match groups]
+ECHO_WEIGHT = OLD_DOCUMENT + 4  # [5 match groups][6 echoes]
+DISTANCE_WEIGHT = ECHO_WEIGHT + 5 * 6  # [5 match groups][8 distances]
+ESCAPE = DISTANCE_WEIGHT + 5 * 8  # [13 longest matches][5 numbers of different tokens]
+ESCAPE_STATE = ESCAPE + 13 * 5  # [6 copy states]
+# Learned part: it starts from fitted values.
+SLOPE = ESCAPE_STATE + 6
+RATE_TOKENS = SLOPE + 1
+RATE_COST = SLOPE + 2
+CONTEXT = SLOPE + 3  # [top vote or other][13 matches][8 copy states]
+POSITION = CONTEXT + 2 * 13 * 8  # [4 match groups][11 positions]
+MODEL_SIZE = POSITION + 4 * 11
+
+NUM_TABLES = 6
+TABLE_BITS = 14
+_TABLE_SHIFT = 64 - TABLE_BITS
+_MIX_A = np.uint64(0x9E3779B97F4A7C15)
+_MIX_B = np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+@compiled("int64(int64)")
+def match_bucket(match: int) -> Any:
+    """0..6, 7-8, 9-12, 13-20, 21-32, 33-63, 64."""
+    if match <= 6:
+        return match
+    if match <= 12:
+        return 7 if match <= 8 else 8
+    if match <= 32:
+        return 9 if match <= 20 else 10
+    return 11 if match <= 63 else 12
+
+
+@compiled("int64(int64)")
+def match_group(match: int) -> Any:
+    """0-1, 2-3, 4-12, 13 and more."""
+    if match <= 3:
+        return match >> 1
+    return 2 if match <= 12 else 3
+
+
+@compiled("int64(int64)")
+def fine_match_group(match: int) -> Any:
+    """0-1, 2, 3-4, 5-12, 13 and more."""
+    if match <= 2:
+        return match >> 1
+    if match <= 4:
+        return 2
+    return 3 if match <= 12 else 4
+
+
+@compiled("int64(int64)")
+def rank_bucket(rank: int) -> Any:
+    """0, 1, 2-3, 4-7, 8-15, 16 and more."""
+    if rank <= 1:
+        return rank
+    if rank <= 3:
+        return 2
+    if rank <= 7:
+        return 3
+    return 4 if rank <= 15 else 5
+
+
+@compiled("int64(int64)")
+def echo_bucket(echo: int) -> Any:
+    """0-1, 2, 3-4, 5-8, 9-15, 16."""
+    if echo <= 2:
+        return echo >> 1
+    if echo <= 4:
+        return 2
+    if echo <= 8:
+        return 3
+    return 4 if echo <= 15 else 5
+
+
+@compiled("int64(int64)")
+def distance_bucket(distance: int) -> Any:
+    """Below 32, 128, 512, 2048, 8192, 32768, 131072, more."""
+    bucket = 0
+    edge = 32
+    while bucket < 7 and distance >= edge:
+        bucket += 1
+        edge *= 4
+    return bucket
+
+
+@compiled("int64(int64)")
+def position_bucket(position: int) -> Any:
+    """0, 1, 2, 3-4, 5-7, 8-11, 12-16, 17-23, 24-32, 33-47, 48 and more."""
+    if position <= 2:
+        return position
+    if position <= 11:
+        return 3 if position <= 4 else (4 if position <= 7 else 5)
+    if position <= 23:
+        return 6 if position <= 16 else 7
+    if position <= 32:
+        return 8
+    return 9 if position <= 47 else 10
+
+
+@compiled("int64(int64[::1])")
+def escape_state(state: Longs) -> Any:
+    """Run of 16 and more, 4-15, 1-3; 1, 2-4 tokens after a break; 5 and more, or no anchor."""
+    if state[A_NEXT] < 0 or state[A_GAP] >= 5:
+        return 5
+    if state[A_GAP] > 0:
+        return 3 if state[A_GAP] == 1 else 4
+    if state[A_RUN] >= 16:
+        return 0
+    return 1 if state[A_RUN] >= 4 else 2
+
+
+@compiled("int64(int64[::1])")
+def copy_state(state: Longs) -> Any:
+    """No anchor; run of 32 and more, 8-31, 3-7, 1-2; 1, 2-4, 5 and more tokens after a break."""
+    if state[A_NEXT] < 0:
+        return 0
+    gap, run = state[A_GAP], state[A_RUN]
+    if gap > 0:
+        return 5 if gap == 1 else (6 if gap <= 4 else 7)
+    if run >= 8:
+        return 1 if run >= 32 else 2
+    return 3 if run >= 3 else 4
+
+
+@compiled("int64(int64, int64, int64)")
+def nearness(source: int, after: int, gap: int) -> Any:
+    """Distance of a source from where a broken copy goes on, by insertion or by substitution."""
+    return min(abs(source - after - gap), abs(source - after))
+
+
+@compiled("int64(int64[::1], int64)")
+def place(state: Longs, source: int) -> Any:
+    """Where a source lies from the anchors.
+
+    0, 1, 2: goes on the running copy (run of 16 and more, 4-15, less); 3: the substitution slot
+    of a broken one; 4, 5: within 4, within 16 of it; 6: within 16 of the older anchor; 7: else.
+    """
+    after, gap = state[A_NEXT], state[A_GAP]
+    if after >= 0 and gap == 0:
+        if source == after:
+            return 0 if state[A_RUN] >= 16 else (1 if state[A_RUN] >= 4 else 2)
+        if abs(source - after) <= NEAR:
+            return 5
+    elif after >= 0:
+        if source == after + gap:
+            return 3
+        near = nearness(source, after, gap)
+        if near <= NEAR:
+            return 4 if near <= 4 else 5
+    if state[B_NEXT] >= 0 and nearness(source, state[B_NEXT], state[B_GAP]) <= NEAR:
+        return 6
+    return 7
+
+
+@compiled("float64(float64[::1], int64[::1], int32[:, ::1], int64)")
+def log_weight(model: Floats, state: Longs, candidates: Any, c: int) -> Any:
+    """Natural logarithm of candidate c's weight in the vote."""
+    source, match = candidates[SOURCE, c], candidates[MATCH, c]
+    group, fine = match_group(match), fine_match_group(match)
+    total = model[MATCH_PLACE + 8 * match_bucket(match) + place(state, source)]
+    total += model[RANK_WEIGHT + 6 * group + candidates[RANK, c]]
+    total += model[ECHO_WEIGHT + 6 * fine + candidates[ECHO, c]]
+    total += model[DISTANCE_WEIGHT + 8 * fine + candidates[DISTANCE, c]]
+    if source < state[DOCUMENT]:
+        total += model[OLD_DOCUMENT + group]
+    return total
+
+
+@compiled("int64(int64, int64, int64, int64)")
+def table_slot(table: int, first: int, second: int, third: int) -> Any:
+    """Slot of a token statistic; every table hashes in its own way."""
+    mixed = np.uint64(first + 1) * _MIX_A + np.uint64(table)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * _MIX_B + np.uint64(second + 1)
+    mixed = (mixed ^ (mixed >> np.uint64(31))) * _MIX_A + np.uint64(third + 1)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_B
+    return np.int64(mixed >> np.uint64(_TABLE_SHIFT))
+
+
+@compiled("void(int64[::1], int64)")
+def hit(state: Longs, source: int) -> None:
+    """Move the anchors: the token at `source` was copied."""
+    if state[A_NEXT] == source and state[A_GAP] == 0:
+        state[A_NEXT] += 1
+        state[A_RUN] += 1
+    else:
+        older = state[A_RUN] >= state[B_RUN] and state[B_GAP] > ANCHOR_MAX_GAP
+        if state[A_RUN] >= 4 or older:
+            state[B_NEXT], state[B_GAP], state[B_RUN] = state[A_NEXT], state[A_GAP], state[A_RUN]
+        state[A_NEXT], state[A_GAP], state[A_RUN] = source + 1, 0, 1
+    state[B_GAP] += 1
+
+
+@compiled("void(int64[::1])")
+def miss(state: Longs) -> None:
+    """Move the anchors: the token was not the one expected."""
+    state[A_GAP] += 1
+    state[B_GAP] += 1

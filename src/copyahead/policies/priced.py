@@ -1,0 +1,295 @@
+"""`priced`, the default policy: as much of a copy as is worth its price on this machine.
+
+Unlike the presets it weighs many places at once, so it is a `Drafter` of its own. What it
+learns is per request (where the last copy goes on, the credit) and per tenant (which tokens
+break copies, how fast requests go): statistics change speed only, never a token, but speed can be
+seen, so tenants never share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from copyahead.config import MAX_DRAFT_TOKENS
+from copyahead.contracts import DraftSession
+from copyahead.history import HistoryPool, Tokens
+from copyahead.kernels import features
+from copyahead.kernels import priced as kernel
+from copyahead.policies.knobs import Knobs, knob
+from copyahead.policies.prior import shipped
+from copyahead.step_cost import StepCost
+from copyahead.types import NO_DRAFT, Draft, Source, Token
+
+Prices = npt.NDArray[np.float64]
+
+_UNSET_GAP = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedKnobs(Knobs):
+    """Options of `priced`. The defaults suit every machine: what differs is measured."""
+
+    max_draft: int = knob(64, 1, MAX_DRAFT_TOKENS, "longest draft")
+    credit: float = knob(
+        16.0, 1.0, 1024.0, "most steps that a request may ever lose to drafts that were not kept"
+    )
+    credit_cap: float = knob(64.0, 0.0, 65536.0, "most steps of past gains that count as credit")
+    trickle: float = knob(0.005, 0.0, 0.1, "credit for every emitted token, so that it recovers")
+    threshold: float = knob(
+        1.25, 0.5, 4.0, "tokens a step that a further row must bring, in units of the running rate"
+    )
+
+
+def price_list(step_cost: StepCost, knobs: PricedKnobs) -> Prices:
+    """What a kernel needs of a step cost: T, and from each n the cheapest further row.
+
+    The second makes staircases work: one row may cost a step and the next three nothing.
+    """
+    prices = np.zeros(kernel.NUM_PRICES)
+    curve = step_cost.curve(kernel.MAX_ROWS)
+    prices[: kernel.MAX_ROWS + 1] = curve
+    for position in range(kernel.MAX_ROWS - 1):
+        further = curve[2 + position :] - curve[1 + position]
+        prices[kernel.CHEAPEST + position] = np.min(further / np.arange(1, len(further) + 1))
+    prices[kernel.THRESHOLD :] = (
+        knobs.threshold,
+        knobs.credit,
+        knobs.credit_cap,
+        knobs.trickle,
+        knobs.max_draft,
+    )
+    return prices
+
+
+class PricedSession:
+    """One request's row. Implements `contracts.DraftSession`."""
+
+    __slots__ = ("_drafter", "_prices", "row")
+
+    def __init__(self, drafter: PricedDrafter, row: int) -> None:
+        self._drafter = drafter
+        self._prices = drafter.prices
+        self.row = row
+
+    @property
+    def credit(self) -> float:
+        """Steps gained so far by drafting, as far as they count; at least -`knobs.credit`."""
+        return float(self._drafter.credits[self.row])
+
+    def propose(self, limit: int) -> Draft:
+        """See `contracts.DraftSession.propose`. A limit of 0 still scores what would come next."""
+        return self._drafter.propose(self, limit)
+
+    def priced_at(self, prices: Prices) -> None:
+        """Note the prices a draft was made at: it is charged at the same."""
+        self._prices = prices
+
+    def settle(self, draft: Draft, emitted: Sequence[Token]) -> None:
+        """See `contracts.DraftSession.settle`."""
+        self._drafter.settle(self.row, len(draft.tokens), emitted, self._prices)
+
+    def truncate(self, length: int) -> None:
+        """See `contracts.DraftSession.truncate`."""
+        self._drafter.truncate(self.row, length)
+
+    def close(self) -> None:
+        """Give the row back; what it holds stays. Idempotent."""
+        self._drafter.release(self)
+
+
+class PricedDrafter:
+    """Opens priced sessions over a pool of rows. Implements `contracts.Drafter`."""
+
+    def __init__(
+        self,
+        pool: HistoryPool,
+        step_cost: StepCost,
+        *,
+        knobs: PricedKnobs | None = None,
+        end_tokens: Sequence[Token] = (),
+        prior: npt.NDArray[np.float64] | None = None,
+    ) -> None:
+        """`end_tokens` end a request, so nothing is drafted after them.
+
+        `prior`: a model to start from (`policies.prior`); the shipped one when not given.
+        """
+        rows = pool.num_rows
+        self._pool = pool
+        self._knobs = knobs or PricedKnobs()
+        self._step_cost = step_cost
+        self.prices = price_list(step_cost, self._knobs)
+        self._ends = np.array(sorted(end_tokens), dtype=np.int32)
+        self._prior = shipped() if prior is None else prior
+        self._open: dict[int, PricedSession] = {}
+        self._tenants: dict[str, int] = {}
+        self.models = np.zeros((0, features.MODEL_SIZE))
+        self.tables = np.zeros(
+            (0, features.NUM_TABLES, 1 << features.TABLE_BITS, 2), dtype=np.float32
+        )
+        self.states = np.zeros((rows, features.NUM_STATE), dtype=np.int64)
+        self.credits = np.zeros(rows)
+        chain = (rows, kernel.CHAIN_POSITIONS)
+        self._chains = np.zeros((*chain, kernel.CHAIN_INTS), dtype=np.int32)
+        self._chances = np.zeros((*chain, kernel.CHAIN_FLOATS))
+        width = features.MAX_CANDIDATES
+        self._candidates = np.zeros((features.NUM_CANDIDATE_COLUMNS, width), dtype=np.int32)
+        self._ints = np.zeros((kernel.NUM_SCRATCH_INTS, width), dtype=np.int64)
+        self._floats = np.zeros((kernel.NUM_SCRATCH_FLOATS, width))
+        self._rounds = np.zeros((rows, 5), dtype=np.int32)
+        self._one_round = self._rounds[:1]
+        self._tokens = np.zeros(rows * MAX_DRAFT_TOKENS, dtype=np.int32)
+        self._survivals = np.zeros(rows * MAX_DRAFT_TOKENS)
+
+    @property
+    def step_cost(self) -> StepCost:
+        """T(n); assign a new one whenever the machine was measured again."""
+        return self._step_cost
+
+    @step_cost.setter
+    def step_cost(self, step_cost: StepCost) -> None:
+        if step_cost is not self._step_cost:
+            self._step_cost = step_cost
+            self.prices = price_list(step_cost, self._knobs)
+
+    def open(self, prompt: Tokens, *, slot: int, tenant: str = "") -> PricedSession:
+        """See `contracts.Drafter.open`. Requests of one `tenant` share their statistics."""
+        if slot in self._open:
+            raise ValueError(f"row {slot} has an open session: close it first")
+        self._pool.attach(slot, prompt)
+        state = self.states[slot]
+        state[:] = 0
+        state[features.A_NEXT] = state[features.B_NEXT] = -1
+        state[features.B_GAP] = _UNSET_GAP
+        state[features.TENANT] = self._statistics_of(tenant)
+        self.credits[slot] = 0.0
+        session = PricedSession(self, slot)
+        self._open[slot] = session
+        return session
+
+    def release(self, session: PricedSession) -> None:
+        """Let another session open in this session's row. Idempotent."""
+        if self._open.get(session.row) is session:
+            del self._open[session.row]
+
+    def propose(self, session: PricedSession, limit: int) -> Draft:
+        """One session's draft."""
+        rounds = self._one_round
+        rounds[0, 0] = session.row
+        rounds[0, 1] = limit if limit > 0 else 0
+        self._draft(rounds)
+        session.priced_at(self.prices)
+        if rounds[0, 2] == 0:
+            return NO_DRAFT
+        row, _, count, origin, match = rounds[0].tolist()
+        tokens = tuple(self._tokens[:count].tolist())
+        survivals = tuple(self._survivals[:count].tolist())
+        return Draft(tokens, self._source(row, origin), match, survivals, origin)
+
+    def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
+        """See `contracts.Drafter.propose_batch`: one kernel call for all."""
+        if not sessions:
+            return []
+        mine = cast("Sequence[PricedSession]", sessions)
+        prices = self.prices
+        for session in mine:
+            session.priced_at(prices)
+        rounds = self._rounds[: len(mine)]
+        rounds[:, 0] = [session.row for session in mine]
+        rounds[:, 1] = [max(limit, 0) for limit in limits]
+        self._draft(rounds)
+        found = rounds.tolist()
+        total = sum(count for _, _, count, _, _ in found)
+        tokens = tuple(self._tokens[:total].tolist())
+        survivals = tuple(self._survivals[:total].tolist())
+        drafts = []
+        start = 0
+        for row, _, count, origin, match in found:
+            end = start + count
+            drafts.append(
+                Draft(
+                    tokens[start:end],
+                    self._source(row, origin),
+                    match,
+                    survivals[start:end],
+                    origin,
+                )
+                if count
+                else NO_DRAFT
+            )
+            start = end
+        return drafts
+
+    def settle(
+        self, row: int, num_draft_tokens: int, emitted: Sequence[Token], prices: Prices
+    ) -> None:
+        """Close one row's round, which was drafted at `prices`."""
+        pool = self._pool
+        kernel.settle(
+            pool.cells,
+            pool.heads,
+            pool.lengths,
+            row,
+            pool.vocab_size,
+            pool.fitting(row, emitted),
+            num_draft_tokens,
+            self.states,
+            self.credits,
+            self._chains,
+            self._chances,
+            self.models,
+            self.tables,
+            prices,
+        )
+
+    def truncate(self, row: int, length: int) -> None:
+        """Cut one row; a copy that was followed there is over."""
+        if length < self._pool.length(row):
+            self._pool.truncate(row, length)
+            state = self.states[row]
+            state[features.A_NEXT] = state[features.B_NEXT] = -1
+            state[features.A_GAP] = state[features.A_RUN] = state[features.B_RUN] = 0
+            state[features.B_GAP] = _UNSET_GAP
+            state[features.CHAIN_LENGTH] = 0
+
+    def _draft(self, rounds: npt.NDArray[np.int32]) -> None:
+        pool = self._pool
+        kernel.propose(
+            pool.cells,
+            pool.heads,
+            pool.lengths,
+            self.states,
+            self.credits,
+            self._chains,
+            self._chances,
+            self.models,
+            self.tables,
+            self.prices,
+            self._ends,
+            self._candidates,
+            self._ints,
+            self._floats,
+            rounds,
+            self._tokens,
+            self._survivals,
+        )
+
+    def _source(self, row: int, origin: int) -> Source:
+        return Source.PROMPT if origin < self._pool.prompt_length(row) else Source.OUTPUT
+
+    def _statistics_of(self, tenant: str) -> int:
+        """The tenant's place in `models` and `tables`; a new tenant starts from the prior."""
+        place = self._tenants.get(tenant)
+        if place is None:
+            place = self._tenants[tenant] = len(self._tenants)
+        if place >= len(self.models):
+            grown = np.tile(self._prior, (max(1, 2 * place), 1))
+            grown[:place] = self.models
+            tables = np.zeros((len(grown), *self.tables.shape[1:]), dtype=np.float32)
+            tables[:place] = self.tables
+            self.models, self.tables = grown, tables
+        return place

@@ -1,0 +1,56 @@
+"""The tables that `priced` starts from: fitted once, shipped, and then adapted as it runs."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from copyahead.errors import ConfigError
+from copyahead.kernels import features
+
+FORMAT = "copyahead-prior/1"
+RATE_WEIGHT = 50.0
+"""The running rate starts as 2 tokens a step, with the weight of this many steps."""
+
+SHAPES: dict[str, tuple[int, tuple[int, ...]]] = {
+    "match_place": (features.MATCH_PLACE, (13, 8)),
+    "rank": (features.RANK_WEIGHT, (4, 6)),
+    "old_document": (features.OLD_DOCUMENT, (4,)),
+    "echo": (features.ECHO_WEIGHT, (5, 6)),
+    "distance": (features.DISTANCE_WEIGHT, (5, 8)),
+    "escape": (features.ESCAPE, (13, 5)),
+    "escape_state": (features.ESCAPE_STATE, (6,)),
+    "slope": (features.SLOPE, ()),
+    "context": (features.CONTEXT, (2, 13, 8)),
+    "position": (features.POSITION, (4, 11)),
+}
+"""Where each table lies in the model, and its shape. Rows and columns: `kernels.features`."""
+
+
+def model_of(tables: dict[str, Any]) -> npt.NDArray[np.float64]:
+    """The flat model of a prior document. Raises ConfigError where it is not one."""
+    if tables.get("format") != FORMAT:
+        raise ConfigError(f"the prior must be in format {FORMAT}, not {tables.get('format')!r}")
+    model = np.zeros(features.MODEL_SIZE)
+    for name, (start, shape) in SHAPES.items():
+        values = np.asarray(tables.get(name), dtype=np.float64)
+        if values.shape != shape or not np.isfinite(values).all():
+            raise ConfigError(f"table {name} of the prior must be finite and of shape {shape}")
+        model[start : start + values.size] = values.ravel()
+    model[features.RATE_TOKENS] = 2 * RATE_WEIGHT
+    model[features.RATE_COST] = RATE_WEIGHT
+    return model
+
+
+@lru_cache(maxsize=1)
+def shipped() -> npt.NDArray[np.float64]:
+    """The model of the prior in this package. Not to be written to."""
+    text = files("copyahead.policies").joinpath("prior.json").read_text(encoding="utf-8")
+    model = model_of(json.loads(text))
+    model.setflags(write=False)
+    return model
