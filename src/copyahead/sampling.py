@@ -56,7 +56,16 @@ class SamplingOptions:
                 _check(option.name, getattr(self, option.name), bounds)
         if self.seed is not None:
             _check("seed", self.seed, (0, 2**32 - 1, True))
+        given: object = self.logit_bias
+        if not isinstance(given, Mapping):
+            raise RequestError(
+                f"logit_bias must map token ids to numbers, not {given!r}", field="logit_bias"
+            )
         for token, bias in self.logit_bias.items():
+            if isinstance(token, bool) or not isinstance(token, int):
+                raise RequestError(
+                    f"logit_bias must have token ids as keys, not {token!r}", field="logit_bias"
+                )
             _check(f"logit_bias[{token}]", bias, (-100.0, 100.0, True))
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from copyahead.backends.base import Capabilities
 from copyahead.engine.text import Run
@@ -120,6 +121,7 @@ class Completion(msgspec.Struct):
 def check_request(request: Request, capabilities: Capabilities) -> None:
     """Raise RequestError, naming the field, unless the request can be served."""
     prompt, limit = request.prompt, capabilities.context_size
+    _check_is_list("prompt", prompt)
     if len(prompt) == 0:
         raise RequestError("prompt is empty: give at least one token", field="prompt")
     if len(prompt) >= limit:
@@ -127,9 +129,10 @@ def check_request(request: Request, capabilities: Capabilities) -> None:
     _check_ids("prompt", prompt, capabilities.vocab_size)
     _check_ids("stop_token_ids", request.stop_token_ids, capabilities.vocab_size)
     _check_ids("logit_bias", tuple(request.sampling.logit_bias), capabilities.vocab_size)
+    _check_ids("prediction", request.prediction, capabilities.vocab_size)
     _check_count("max_tokens", request.max_tokens, 0)
-    _check_count("min_tokens", request.min_tokens, 0)
-    _check_count("n", request.n, 1, MAX_CHOICES)
+    _check_count("min_tokens", request.min_tokens, 0, needed=True)
+    _check_count("n", request.n, 1, MAX_CHOICES, needed=True)
     _check_count("logprobs", request.logprobs, 0, MAX_TOP_LOGPROBS)
     _check_count("max_draft_tokens", request.max_draft_tokens, 0)
     if request.max_tokens is not None and request.min_tokens > request.max_tokens:
@@ -137,13 +140,32 @@ def check_request(request: Request, capabilities: Capabilities) -> None:
             f"min_tokens ({request.min_tokens}) is more than max_tokens ({request.max_tokens})",
             field="min_tokens",
         )
-    if any(text == "" for text in request.stop):
-        raise RequestError("stop must not hold an empty text: leave it out", field="stop")
+    _check_texts(request)
     if request.json_schema is not None and request.grammar is not None:
         raise RequestError("json_schema and grammar exclude each other", field="grammar")
 
 
+def _check_texts(request: Request) -> None:
+    stop: object = request.stop
+    if not isinstance(stop, list | tuple) or not all(isinstance(text, str) for text in stop):
+        raise RequestError(f"stop must be a list of texts, not {stop!r}", field="stop")
+    if "" in stop:
+        raise RequestError("stop must not hold an empty text: leave it out", field="stop")
+    for field in ("json_schema", "grammar"):
+        text = getattr(request, field)
+        if text is not None and not isinstance(text, str):
+            raise RequestError(f"{field} must be a text, not {type(text).__name__}", field=field)
+
+
+def _check_is_list(field: str, ids: object) -> None:
+    if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
+        raise RequestError(f"{field} must hold token ids, which are whole numbers", field=field)
+
+
 def _check_ids(field: str, ids: Sequence[Token], vocab_size: int) -> None:
+    _check_is_list(field, ids)
+    if len(ids) and not _whole_numbers(ids):
+        raise RequestError(f"{field} must hold token ids, which are whole numbers", field=field)
     if len(ids) and (min(ids) < 0 or max(ids) >= vocab_size):
         wrong = next(token for token in ids if not 0 <= token < vocab_size)
         raise RequestError(
@@ -152,8 +174,20 @@ def _check_ids(field: str, ids: Sequence[Token], vocab_size: int) -> None:
         )
 
 
-def _check_count(field: str, value: int | None, low: int, high: int | None = None) -> None:
-    if value is None:
+def _whole_numbers(ids: Sequence[Token]) -> bool:
+    try:
+        found = np.asarray(ids)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    # Numbers that fit no machine word give an array of objects.
+    whole = found.dtype.kind in "iu" or all(type(token) is int for token in found.flat)
+    return found.ndim == 1 and whole
+
+
+def _check_count(
+    field: str, value: int | None, low: int, high: int | None = None, *, needed: bool = False
+) -> None:
+    if value is None and not needed:
         return
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestError(f"{field} must be a whole number, not {value!r}", field=field)
