@@ -37,8 +37,7 @@ class GrammarState:
         """Set the logits of all tokens that are illegal here to -inf, in place."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         legal = np.unpackbits(bits, bitorder="little", count=len(bits) * 8)[: self._vocab_size]
-        if self._matcher.is_error():
-            raise RequestError(f"the grammar failed: {self._matcher.get_error()}", field="grammar")
+        self._check()
         logits[: len(legal)][legal == 0] = -np.inf
         logits[len(legal) :] = -np.inf
 
@@ -46,6 +45,13 @@ class GrammarState:
         """Take an emitted token."""
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
+            # A matcher that failed calls itself stopped: that is not the end of the grammar.
+            self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            reason = " ".join(self._matcher.get_error().split())[:200]
+            raise RequestError(f"the grammar failed: {reason}", field="grammar")
 
     def cut(self, draft: Draft) -> Draft:
         """The draft up to its first token that is illegal here."""
@@ -100,7 +106,7 @@ def _llguidance() -> Any:
 def _schema_grammar(llguidance: Any, json_schema: str) -> str:
     try:
         json.loads(json_schema)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"json_schema is not JSON: {error}", field="json_schema") from None
     try:
         grammar = llguidance.LLMatcher.grammar_from_json_schema(
@@ -117,13 +123,15 @@ class _Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         ends = sorted(tokenizer.end_tokens)
-        ids = range(tokenizer.vocab_size)
-        pieces = [tokenizer.token_bytes(token) for token in ids]
+        pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        if not ends:
+            # llguidance wants an end token: one that no row of logits reaches.
+            pieces.append(b"")
         # Control tokens have no bytes; llguidance wants a name for each.
-        self.tokens = [piece or b"<|%d|>" % token for token, piece in zip(ids, pieces, strict=True)]
+        self.tokens = [piece or b"<|%d|>" % token for token, piece in enumerate(pieces)]
         self.special_token_ids = [token for token, piece in enumerate(pieces) if not piece]
         self.bos_token_id = None
-        self.eos_token_id = ends[0] if ends else tokenizer.vocab_size - 1
+        self.eos_token_id = ends[0] if ends else tokenizer.vocab_size
 
     def __call__(self, text: bytes | str) -> Sequence[Token]:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
