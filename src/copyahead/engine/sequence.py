@@ -56,7 +56,10 @@ class Sequence:
         self.drafting = request.lookup and request.max_draft_tokens != 0
         self._end_tokens = frozenset() if request.ignore_eos else tokenizer.end_tokens
         self._stop_tokens = self._end_tokens | frozenset(request.stop_token_ids)
-        self._barred = np.asarray(sorted(self._stop_tokens), dtype=np.int64)
+        self._num_ids = tokenizer.vocab_size
+        self._early = np.asarray(sorted(self._stop_tokens), dtype=np.int64)
+        bias = request.sampling.logit_bias
+        self._barred = np.asarray([t for t, b in bias.items() if b <= -100.0], dtype=np.int64)
         self._text = TextStream(tokenizer, request.stop)
         room = context_size - self.num_prompt_tokens
         self.max_tokens = room if request.max_tokens is None else min(request.max_tokens, room)
@@ -90,19 +93,33 @@ class Sequence:
 
     def choose(self, logits: Logits, drafted: Token | None) -> Token:
         """The token for the next place, from its row of logits (overwritten)."""
+        # A row may be wider than the vocabulary: what lies beyond is padding, not tokens.
+        logits[self._num_ids :] = -np.inf
         if self.request.logprobs is not None:
             reported = _Logprobs(logits, self.request.logprobs)
-        if self.num_output_tokens < self.request.min_tokens:
-            logits[self._barred] = -np.inf
-        if self.grammar is not None:
-            self.grammar.mask(logits)
-            if logits.max() == -np.inf:
-                raise RequestError("the grammar allows no token here", field="grammar")
+        self._mask(logits)
         token = self.sampler.sample(logits)
         if self.request.logprobs is not None:
             self._new_logprobs.append(reported.entry(token))
         self._new.append((token, token == drafted))
         return token
+
+    def _mask(self, logits: Logits) -> None:
+        """Bar what must not come here; RequestError where that leaves nothing."""
+        early = self.num_output_tokens < self.request.min_tokens
+        if early:
+            logits[self._early] = -np.inf
+        if self.grammar is not None:
+            self.grammar.mask(logits)
+        if len(self._barred):
+            # The sampler does so too; here, so that a dead end is seen.
+            logits[self._barred] = -np.inf
+        if (early or self.grammar is not None or len(self._barred)) and logits.max() == -np.inf:
+            field = "grammar" if self.grammar is not None else "logit_bias"
+            raise RequestError(
+                "no token is allowed here: grammar, logit_bias and min_tokens bar them all",
+                field=field,
+            )
 
     def accept(self, token: Token) -> bool:
         """Take `token` as emitted; True when the sequence ends with it."""
@@ -163,7 +180,7 @@ class _Logprobs:
         values = logits.astype(np.float64)
         finite_max = values.max()
         self._values = values - finite_max - np.log(np.exp(values - finite_max).sum())
-        self._num_top = num_top
+        self._num_top = min(num_top, int(np.isfinite(values).sum()))
 
     def entry(self, token: Token) -> TokenLogprob:
         top: tuple[tuple[Token, float], ...] = ()
