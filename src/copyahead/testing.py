@@ -141,6 +141,8 @@ class FakeBackend:
         self.exactness = exactness
         self.step_cost = step_cost or StepCost.linear(0.05)
         self.held: list[list[Token]] = [[] for _ in range(num_slots)]
+        self._cells: list[list[int]] = [[] for _ in range(num_slots)]
+        self._next_cell = 0
         self.num_passes = 0
         self.num_rows = 0
         self.num_samplers = 0
@@ -161,6 +163,7 @@ class FakeBackend:
         for part in parts:
             held = self.held[part.slot]
             held.extend(part.tokens)
+            self._take_cells(part.slot, len(part.tokens))
             assert len(held) <= self.capabilities.context_size + self.capabilities.max_rows
             self.num_rows += len(part.tokens)
             lengths = range(len(held) - part.num_logits + 1, len(held) + 1)
@@ -176,12 +179,24 @@ class FakeBackend:
         if excess > 0 and length > 0 and rewind is not None and excess > rewind:
             raise BackendError(f"slot {slot} cannot take back {excess} tokens, only {rewind}")
         del self.held[slot][length:]
+        del self._cells[slot][length:]
+
+    @property
+    def num_cells_used(self) -> int:
+        """Cells that hold a token; those of a forked prefix are shared."""
+        return len(set().union(*self._cells))
+
+    def _take_cells(self, slot: int, count: int) -> None:
+        self._cells[slot].extend(range(self._next_cell, self._next_cell + count))
+        self._next_cell += count
+        assert self.num_cells_used <= self.capabilities.num_cells, "too many cells"
 
     def fork(self, source: int, target: int, length: int) -> None:
         """Copy a prefix."""
         assert self.capabilities.can_fork
         assert length <= len(self.held[source])
         self.held[target] = self.held[source][:length]
+        self._cells[target] = self._cells[source][:length]
 
     def sampler(self, options: SamplingOptions, prompt: Sequence[Token]) -> _CountedSampler:
         """A numpy sampler that is counted until it is closed."""
