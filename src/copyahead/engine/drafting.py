@@ -24,16 +24,15 @@ MakeDrafter = Callable[[str, Load], Drafter]
 class Drafting:
     """The drafters of one engine, one for every policy in use."""
 
-    def __init__(self, make_drafter: MakeDrafter | None, default_policy: str) -> None:
+    def __init__(
+        self, make_drafter: MakeDrafter | None, default_policy: str, vocab_size: int
+    ) -> None:
+        """`vocab_size`: the number of real token ids; a draft is cut at anything else."""
         self.load = Load()
+        self._vocab_size = vocab_size
         self._make_drafter = make_drafter
         self._default_policy = default_policy
         self._drafters: dict[str, Drafter] = {}
-
-    @property
-    def available(self) -> bool:
-        """Whether anything can be drafted at all."""
-        return self._make_drafter is not None
 
     def drafter(self, policy: str | None) -> Drafter | None:
         """The drafter for `policy` (None: the engine's own); ConfigError when it is unknown."""
@@ -112,20 +111,27 @@ class Drafting:
         sessions = [answer.session for answer in answers if answer.session is not None]
         try:
             drafts = drafter.propose_batch(sessions, limits)
+            return [self._usable(d, limit) for d, limit in zip(drafts, limits, strict=True)]
         except Exception:
             # One bad session must not cost the others their drafts: ask each by itself.
             return [self._propose_one(a, limit) for a, limit in zip(answers, limits, strict=True)]
-        return [draft.first(limit) for draft, limit in zip(drafts, limits, strict=True)]
 
     def _propose_one(self, answer: Answer, limit: int) -> Draft:
         session: DraftSession | None = answer.session
         if session is None:
             return NO_DRAFT
         try:
-            return session.propose(limit).first(limit)
+            return self._usable(session.propose(limit), limit)
         except Exception as error:
             self._fault(answer, error)
             return NO_DRAFT
+
+    def _usable(self, draft: Draft, limit: int) -> Draft:
+        """The draft up to `limit` tokens, and up to its first that is no token id."""
+        tokens, size = draft.tokens[:limit], self._vocab_size
+        if tokens and (min(tokens) < 0 or max(tokens) >= size):
+            return draft.first(next(i for i, t in enumerate(tokens) if not 0 <= t < size))
+        return draft.first(limit)
 
     def _guard(self, answer: Answer, session: DraftSession, action: Callable[[], None]) -> None:
         try:

@@ -16,7 +16,7 @@ from types import TracebackType
 import msgspec
 
 from copyahead.acceptance import sample_and_compare
-from copyahead.backends.base import Backend, Logits, Part
+from copyahead.backends.base import Backend, Capabilities, Logits, Part
 from copyahead.engine.drafting import Drafting, MakeDrafter
 from copyahead.engine.grammar import GrammarCompiler, GrammarState
 from copyahead.engine.request import Choice, Chunk, Completion, Request, check_request
@@ -25,7 +25,7 @@ from copyahead.engine.sequence import Sequence
 from copyahead.engine.slots import Slots
 from copyahead.errors import BackendError, CopyaheadError
 from copyahead.sampling import SamplingOptions
-from copyahead.stats import CopyLog, CopyStats
+from copyahead.stats import CopyLog, CopyStats, logger
 from copyahead.types import NO_DRAFT, Draft, FinishReason, Token
 
 Sink = Callable[[Chunk], None]
@@ -94,15 +94,16 @@ class Engine:
         self.options = options or EngineOptions()
         self.stats = CopyStats()
         """Counters of all requests that have ended."""
-        self._drafting = Drafting(make_drafter, policy)
-        self._max_draft = _draft_cap(backend, max_draft_tokens)
+        self._capabilities = _capabilities(backend)
+        self._drafting = Drafting(make_drafter, policy, backend.tokenizer.vocab_size)
+        self._max_draft = _draft_cap(backend, max_draft_tokens) if make_drafter else 0
         self._slots = Slots(backend)
-        self._scheduler = Scheduler(self._slots, self._drafting, backend.capabilities, self.options)
+        self._scheduler = Scheduler(self._slots, self._drafting, self._capabilities, self.options)
         self._grammars = GrammarCompiler(backend.tokenizer, backend.capabilities.vocab_size)
         self._handles: dict[int, Handle] = {}
         self._keys = itertools.count()
         self._log = CopyLog()
-        if make_drafter is not None and self._max_draft > 0:
+        if self._max_draft > 0:
             self._drafting.drafter(None)
 
     # Requests
@@ -112,7 +113,7 @@ class Engine:
 
         Raises RequestError, before any work, when it cannot be served as asked.
         """
-        check_request(request, self.backend.capabilities)
+        check_request(request, self._capabilities)
         if self._max_draft > 0 and request.lookup:
             self._drafting.drafter(request.policy)
         answers = self._answers(request)
@@ -176,9 +177,13 @@ class Engine:
         works = self._plan()
         if not works:
             return False
-        for work, logits in self._forward(works):
-            emitted = self._verify(work, logits)
-            self._settle(work, emitted)
+        try:
+            for work, logits in self._forward(works):
+                self._settle(work, self._verify(work, logits))
+        except BaseException:
+            self._take_back(works)
+            raise
+        for work in works:
             self._emit(work.answer)
         return True
 
@@ -233,7 +238,6 @@ class Engine:
             except BackendError as error:
                 self._undo([work])
                 work.answer.finish(FinishReason.ERROR, f"a target pass failed: {error}")
-                self._end(work.answer, keep=False)
         return done
 
     def _pass(self, works: list[Work]) -> list[tuple[Work, Logits]]:
@@ -249,15 +253,21 @@ class Engine:
 
     def _undo(self, works: list[Work]) -> None:
         """Take a failed pass back, and its drafts out."""
+        self._take_back(works)
         for work in works:
-            assert work.answer.slot is not None
-            self._slots.cut(work.answer.slot, work.answer.slot.length)
             work.answer.stats.retries += 1
             work.draft = NO_DRAFT
+
+    def _take_back(self, works: list[Work]) -> None:
+        """Drop rows that were computed and not settled, so that a next step can go on."""
+        for work in works:
+            if work.answer.slot is not None:
+                self._slots.cut_if_possible(work.answer.slot, work.answer.slot.length)
 
     def _verify(self, work: Work, logits: Logits) -> list[Token]:
         """The tokens that the answer emits; none inside a prompt."""
         answer, draft = work.answer, work.draft.tokens
+        start = len(answer.tokens)
         if len(logits) == 0:
             return []
         try:
@@ -270,7 +280,8 @@ class Engine:
             # One request's fault is its own: the others of this pass go on.
             known = isinstance(error, CopyaheadError)
             answer.finish(FinishReason.ERROR, str(error) if known else f"internal fault: {error!r}")
-            return []
+            # What came before the fault has been written and counts.
+            return answer.tokens[start:]
 
     def _settle(self, work: Work, emitted: list[Token]) -> None:
         """Drop rejected rows; let the drafter and the counters learn."""
@@ -288,12 +299,22 @@ class Engine:
 
     def _emit(self, answer: Sequence) -> None:
         """Hand out what is new; let an answer that has ended go."""
+        if answer.key not in self._handles:
+            return
         if answer.finish_reason is not None:
             self._end(answer, keep=answer.finish_reason is not FinishReason.ERROR)
             return
         chunk = answer.take_chunk()
         if chunk is not None:
-            self._handles[answer.key].sink(chunk)
+            self._deliver(self._handles[answer.key], chunk)
+
+    def _deliver(self, handle: Handle, chunk: Chunk) -> None:
+        """Give a chunk to its sink; a sink that fails cancels its own request."""
+        try:
+            handle.sink(chunk)
+        except Exception:
+            logger.exception("a sink failed: its request is cancelled")
+            self.cancel(handle)
 
     def _end(self, answer: Sequence, *, keep: bool = True) -> None:
         self._scheduler.retire(answer, keep=keep)
@@ -301,7 +322,7 @@ class Engine:
         handle = self._handles.pop(answer.key)
         chunk = answer.take_chunk()
         if chunk is not None:
-            handle.sink(chunk)
+            self._deliver(handle, chunk)
 
     # Life cycle
 
@@ -313,7 +334,7 @@ class Engine:
     @property
     def max_draft_tokens(self) -> int:
         """Longest draft that the backend and the options allow; 0 when nothing is drafted."""
-        return self._max_draft if self._drafting.available else 0
+        return self._max_draft
 
     def reset(self) -> None:
         """Forget kept prefixes and all that drafting has learnt. Needs no request in flight."""
@@ -352,8 +373,10 @@ class Engine:
         """One sequence a choice; the others wait for the first to read the prompt."""
         seed = request.sampling.seed
         first_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+        # First, because a grammar may not compile, and samplers must be given back.
+        grammars = [self._grammar(request) for _ in range(request.n)]
         answers: list[Sequence] = []
-        for index in range(request.n):
+        for index, grammar in enumerate(grammars):
             sampling = _with_seed(request.sampling, (first_seed + index) % 2**32)
             answer = Sequence(
                 request,
@@ -361,8 +384,8 @@ class Engine:
                 key=next(self._keys),
                 sampler=self.backend.sampler(sampling, request.prompt),
                 tokenizer=self.backend.tokenizer,
-                context_size=self.backend.capabilities.context_size,
-                grammar=self._grammar(request),
+                context_size=self._capabilities.context_size,
+                grammar=grammar,
                 leader=answers[0] if answers else None,
             )
             answers.append(answer)
@@ -372,6 +395,13 @@ class Engine:
         if request.json_schema is None and request.grammar is None:
             return None
         return self._grammars.compile(json_schema=request.json_schema, grammar=request.grammar)
+
+
+def _capabilities(backend: Backend) -> Capabilities:
+    """The backend's, with a context that its cells can hold."""
+    found = backend.capabilities
+    size = min(found.context_size, found.num_cells)
+    return msgspec.structs.replace(found, context_size=size)
 
 
 def _draft_cap(backend: Backend, wanted: int) -> int:

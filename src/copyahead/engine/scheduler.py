@@ -74,7 +74,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         for answer in list(self.waiting):
-            if self._slots.num_idle == 0:
+            if self._slots.num_idle == 0 or len(self.running) >= self._capabilities.max_rows:
                 return
             if answer.leader is not None and not _prompt_is_in(answer.leader):
                 continue

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from copyahead.backends.base import Backend
+from copyahead.errors import BackendError
 from copyahead.types import Token
 
 Tokens = npt.NDArray[np.int32]
@@ -23,14 +24,13 @@ MIN_FORK = 16
 class SharedPrefix:
     """Cells that forked slots hold together."""
 
-    def __init__(self, length: int) -> None:
-        self.length = length
+    def __init__(self) -> None:
         self.members: set[Slot] = set()
 
     @property
     def cells(self) -> int:
         """Cells still held by some member."""
-        return max((min(slot.length, self.length) for slot in self.members), default=0)
+        return max((slot.num_shared for slot in self.members), default=0)
 
 
 class Slot:
@@ -46,6 +46,14 @@ class Slot:
         """The running sequence's own growing list; its first `length` tokens are held."""
         self.last_used = 0
         self.prefix: SharedPrefix | None = None
+        self.num_shared = 0
+        """How many of its first tokens lie in cells of `prefix`. Only ever falls: what is
+        written after a cut lies in cells of its own."""
+
+    @property
+    def num_own(self) -> int:
+        """Cells that no other slot holds."""
+        return self.length - self.num_shared
 
     @property
     def busy(self) -> bool:
@@ -86,8 +94,7 @@ class Slots:
         """Cells that hold nothing at all."""
         prefixes = {id(slot.prefix): slot.prefix for slot in self._slots if slot.prefix}
         used = sum(prefix.cells for prefix in prefixes.values())
-        for slot in self._slots:
-            used += max(0, slot.length - slot.prefix.length) if slot.prefix else slot.length
+        used += sum(slot.num_own for slot in self._slots)
         return self._capabilities.num_cells - used
 
     @property
@@ -98,11 +105,7 @@ class Slots:
     @property
     def evictable_cells(self) -> int:
         """Cells that `make_room` could free: those of idle slots (shared ones are not counted)."""
-        return sum(
-            max(0, slot.length - slot.prefix.length) if slot.prefix else slot.length
-            for slot in self._slots
-            if not slot.busy
-        )
+        return sum(slot.num_own for slot in self._slots if not slot.busy)
 
     def take(self, tokens: list[Token]) -> tuple[Slot, int]:
         """An idle slot for a sequence of `tokens`, and how many of them it already holds.
@@ -120,27 +123,38 @@ class Slots:
             best = min(idle, key=lambda slot: slot.last_used)
             self._fork(donor, best, shared)
             reused = shared
-        elif best.length != reused:
-            self.cut(best, reused)
+        else:
+            reused = self.cut_if_possible(best, reused)
         best.live, best.kept = tokens, np.empty(0, dtype=np.int32)
         self._touch(best)
         return best, reused
 
     def release(self, slot: Slot, *, keep: bool) -> None:
         """The sequence in `slot` is done; with `keep` its tokens stay for a next turn."""
+        self.cut_if_possible(slot, slot.length if keep else 0)
         slot.kept = slot.tokens()
         slot.live = None
         self._touch(slot)
-        if not keep:
-            self.cut(slot, 0)
 
     def cut(self, slot: Slot, length: int) -> None:
         """Hold no more than the first `length` tokens, in the ledger and in the backend."""
         self._backend.truncate(slot.index, length)
         slot.length = min(slot.length, length)
-        if slot.length == 0 and slot.prefix is not None:
+        slot.num_shared = min(slot.num_shared, slot.length)
+        if slot.num_shared == 0 and slot.prefix is not None:
             slot.prefix.members.discard(slot)
             slot.prefix = None
+
+    def cut_if_possible(self, slot: Slot, length: int) -> int:
+        """`cut`, or empty the slot where the backend cannot go back that far; its new length.
+
+        With the slot's own length: drop rows that the backend holds and the ledger does not.
+        """
+        try:
+            self.cut(slot, length)
+        except BackendError:
+            self.cut(slot, 0)
+        return slot.length
 
     def make_room(self, num_cells: int) -> bool:
         """Empty idle slots, least recently used first, until `num_cells` are free."""
@@ -162,6 +176,8 @@ class Slots:
         assert self.free_cells >= 0, f"{-self.free_cells} cells more are used than there are"
         for slot in self._slots:
             assert slot.length <= len(slot.live if slot.live is not None else slot.kept)
+            assert slot.num_shared <= slot.length
+            assert (slot.prefix is None) == (slot.num_shared == 0)
             assert slot.prefix is None or slot in slot.prefix.members
 
     def _reusable(self, slot: Slot, prompt: Tokens, usable: int) -> int:
@@ -187,9 +203,9 @@ class Slots:
         self.cut(target, 0)
         self._backend.fork(donor.index, target.index, length)
         if donor.prefix is None:
-            donor.prefix = SharedPrefix(length)
+            donor.prefix, donor.num_shared = SharedPrefix(), length
             donor.prefix.members.add(donor)
-        target.prefix = donor.prefix
+        target.prefix, target.num_shared = donor.prefix, min(length, donor.num_shared)
         target.prefix.members.add(target)
         target.length = length
 
