@@ -94,7 +94,9 @@ async def test_closing_ends_running_streams_with_an_error() -> None:
     chunks = aiter(stream)
     await anext(chunks)
     closing = asyncio.create_task(asyncio.to_thread(engine.close))
-    backend.permits.release(1000)
+    while engine.running:
+        await asyncio.sleep(0.001)
+    backend.permits.release(5)
     with pytest.raises(EngineStopped):
         async for _ in chunks:
             pass
@@ -113,3 +115,34 @@ async def test_the_event_loop_is_free_while_a_pass_runs() -> None:
         assert not task.done()
         backend.permits.release(1000)
         await task
+
+
+async def test_a_stream_tells_when_it_is_accepted_and_when_it_holds_a_slot() -> None:
+    backend = Gated(num_slots=1)
+    async with AsyncEngine(Engine(backend)) as engine:
+        first, second = engine.generate(LONG), engine.generate(LONG)
+        backend.permits.release(3)
+        await first.started()
+        await second.accepted()
+        assert not second._started.is_set()
+        with pytest.raises(RequestError, match="prompt is empty"):
+            await engine.generate(Request(prompt=[])).accepted()
+        first.close()
+        backend.permits.release(1000)
+        await second.started()
+        second.close()
+
+
+async def test_a_request_that_the_worker_never_took_ends_when_the_engine_closes() -> None:
+    backend = Gated(num_slots=1)
+    engine = AsyncEngine(Engine(backend))
+    engine.generate(LONG)
+    await asyncio.sleep(0.05)
+    # The worker waits inside a pass: this order is still in the queue when it is told to stop.
+    late = engine.generate(LONG)
+    closing = asyncio.create_task(asyncio.to_thread(engine.close))
+    await asyncio.sleep(0.05)
+    backend.permits.release(1000)
+    with pytest.raises(EngineStopped):
+        await asyncio.wait_for(late.accepted(), timeout=10)
+    await closing

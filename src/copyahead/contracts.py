@@ -54,8 +54,10 @@ class DraftSession(Protocol):
 class Drafter(Protocol):
     """Opens sessions, and proposes for many of them in one call."""
 
-    def open(self, prompt: Sequence[Token], *, slot: int) -> DraftSession:
+    def open(self, prompt: Sequence[Token], *, slot: int, tenant: str = "") -> DraftSession:
         """A session for a request that has read `prompt`, in row `slot`.
+
+        Nothing that is learnt from one `tenant`'s requests touches another's.
 
         Whatever row `slot` still holds and shares with `prompt` is kept: only the rest is
         indexed. No other session may be open in that row.

@@ -95,7 +95,7 @@ class LookupDrafter:
         self._load = load if load is not None else Load()
         self._open: dict[int, LookupSession] = {}
 
-    def open(self, prompt: Tokens, *, slot: int) -> LookupSession:
+    def open(self, prompt: Tokens, *, slot: int, tenant: str = "") -> LookupSession:
         """See `contracts.Drafter.open`. Raises ValueError where a session is open in `slot`."""
         if slot in self._open:
             raise ValueError(f"row {slot} has an open session: close it first")

@@ -34,6 +34,8 @@ class Stream:
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._num_open = request.n
+        self._accepted, self._started = asyncio.Event(), asyncio.Event()
+        self._refusal: BaseException | None = None
         self.handle: Handle | None = None
         self.over = False
 
@@ -41,6 +43,18 @@ class Stream:
     def stats(self) -> CopyStats:
         """Counters so far."""
         return self.handle.stats if self.handle is not None else CopyStats()
+
+    async def accepted(self) -> None:
+        """Wait until the engine has taken the request on; raises what iterating would raise."""
+        await self._accepted.wait()
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def started(self) -> None:
+        """Wait until the request holds a slot, or has ended without one; raises as `accepted`."""
+        await self._started.wait()
+        if self._refusal is not None:
+            raise self._refusal
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         return self._chunks()
@@ -64,8 +78,33 @@ class Stream:
 
     def put(self, item: Item) -> None:
         """Called by the worker."""
+        self._post(self._take, item)
+
+    def report(self) -> bool:
+        """Called by the worker: say so when the request holds a slot; whether it does."""
+        handle = self.handle
+        if handle is None:
+            return False
+        started = handle.done or any(answer.slot is not None for answer in handle.answers)
+        if started:
+            self._post(self._started.set)
+        return started
+
+    def take_on(self, handle: Handle) -> None:
+        """Called by the worker: the request has been submitted."""
+        self.handle = handle
+        self._post(self._accepted.set)
+
+    def _take(self, item: Item) -> None:
+        if isinstance(item, BaseException):
+            self._refusal = item
+        self._accepted.set()
+        self._started.set()
+        self._items.put_nowait(item)
+
+    def _post(self, action: Callable[..., None], *arguments: Item) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+            self._loop.call_soon_threadsafe(action, *arguments)
         except RuntimeError:
             # The stream's event loop is closed: nobody is left to read.
             self.close()
@@ -79,6 +118,7 @@ class AsyncEngine:
         self._wake = threading.Condition()
         self._orders: deque[Callable[[], None]] = deque()
         self._streams: set[Stream] = set()
+        self._unstarted: list[Stream] = []
         self._stopping = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="copyahead-engine", daemon=True)
@@ -91,6 +131,7 @@ class AsyncEngine:
         asked, and EngineStopped when the engine is closed or its worker has failed.
         """
         stream = Stream(self, request)
+        self._streams.add(stream)
         self._tell(lambda: self._submit(stream), otherwise=stream)
         return stream
 
@@ -133,12 +174,14 @@ class AsyncEngine:
                 self._wake.notify()
                 return
         if otherwise is not None:
+            self._streams.discard(otherwise)
             otherwise.put(EngineStopped("the engine is closed and takes no more requests"))
 
     def _run(self) -> None:
         try:
             while self._take_orders():
                 self.engine.step()
+                self._report_starts()
         except BaseException as error:
             logger.exception("the engine's worker failed")
             self._failure = error
@@ -161,12 +204,18 @@ class AsyncEngine:
         return True
 
     def _submit(self, stream: Stream) -> None:
-        self._streams.add(stream)
         try:
-            stream.handle = self.engine.submit(stream.request, stream.put)
+            stream.take_on(self.engine.submit(stream.request, stream.put))
         except Exception as error:
             self._streams.discard(stream)
             stream.put(error)
+            return
+        if not stream.report():
+            self._unstarted.append(stream)
+
+    def _report_starts(self) -> None:
+        if self._unstarted:
+            self._unstarted = [s for s in self._unstarted if not (s.over or s.report())]
 
     def _cancel(self, stream: Stream) -> None:
         self._streams.discard(stream)

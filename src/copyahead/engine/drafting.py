@@ -57,7 +57,9 @@ class Drafting:
             drafter = self.drafter(answer.request.policy)
             assert drafter is not None
             prompt = answer.tokens[: answer.num_prompt_tokens]
-            answer.session = drafter.open(prompt, slot=answer.slot.index)
+            answer.session = drafter.open(
+                prompt, slot=answer.slot.index, tenant=answer.request.tenant
+            )
             if answer.num_output_tokens:
                 answer.session.settle(NO_DRAFT, answer.tokens[answer.num_prompt_tokens :])
         except Exception as error:

@@ -85,7 +85,7 @@ class Scheduler:
             self._start(answer)
 
     def _start(self, answer: Sequence) -> None:
-        slot, reused = self._slots.take(answer.tokens)
+        slot, reused = self._slots.take(answer.tokens, answer.request.tenant)
         answer.slot = slot
         answer.stats.num_cached_tokens = max(answer.stats.num_cached_tokens, reused)
         self.running.append(answer)

@@ -45,6 +45,8 @@ class Slot:
         self.live: Sequence[Token] | None = None
         """The running sequence's own growing list; its first `length` tokens are held."""
         self.last_used = 0
+        self.tenant = ""
+        """Whose tokens they are."""
         self.prefix: SharedPrefix | None = None
         self.num_shared = 0
         """How many of its first tokens lie in cells of `prefix`. Only ever falls: what is
@@ -107,25 +109,31 @@ class Slots:
         """Cells that `make_room` could free: those of idle slots (shared ones are not counted)."""
         return sum(slot.num_own for slot in self._slots if not slot.busy)
 
-    def take(self, tokens: list[Token]) -> tuple[Slot, int]:
+    def take(self, tokens: list[Token], tenant: str = "") -> tuple[Slot, int]:
         """An idle slot for a sequence of `tokens`, and how many of them it already holds.
 
-        The slot with the longest common prefix is taken; from a slot in use the prefix is
-        forked. At least the last token is always left to compute. Needs an idle slot.
+        The slot with the longest common prefix is taken. From a slot in use, and from one that
+        keeps much more than the prefix, the prefix is forked. What one tenant left is never
+        another's: how fast a prompt is read would tell. At least the last token is always left
+        to compute. Needs an idle slot.
         """
         prompt = np.asarray(tokens, dtype=np.int32)
-        usable = len(tokens) - 1
-        idle = [slot for slot in self._slots if not slot.busy]
-        best = max(idle, key=lambda slot: (self._reusable(slot, prompt, usable), -slot.last_used))
-        reused = self._reusable(best, prompt, usable)
-        donor, shared = self._donor(prompt, usable)
-        if donor is not None and shared > reused:
-            best = min(idle, key=lambda slot: slot.last_used)
-            self._fork(donor, best, shared)
-            reused = shared
+        shared = {
+            slot: min(slot.common_prefix(prompt), len(tokens) - 1)
+            for slot in self._slots
+            if slot.tenant == tenant
+        }
+        idle = sorted((slot for slot in self._slots if not slot.busy), key=_age)
+        best = max(idle, key=lambda slot: self._reusable(slot, shared.get(slot, 0)))
+        reused = self._reusable(best, shared.get(best, 0))
+        donor = max(shared, key=lambda slot: (shared[slot], not slot.busy), default=None)
+        target = next((slot for slot in idle if slot is not donor), None)
+        if donor and target and self._worth_forking(donor, shared[donor], target, reused):
+            best, reused = target, shared[donor]
+            self._fork(donor, best, reused)
         else:
             reused = self.cut_if_possible(best, reused)
-        best.live, best.kept = tokens, np.empty(0, dtype=np.int32)
+        best.live, best.kept, best.tenant = tokens, np.empty(0, dtype=np.int32), tenant
         self._touch(best)
         return best, reused
 
@@ -180,24 +188,19 @@ class Slots:
             assert (slot.prefix is None) == (slot.num_shared == 0)
             assert slot.prefix is None or slot in slot.prefix.members
 
-    def _reusable(self, slot: Slot, prompt: Tokens, usable: int) -> int:
-        common = min(slot.common_prefix(prompt), usable)
-        return common if self._can_rewind(slot.length - common) else 0
-
-    def _can_rewind(self, num_tokens: int) -> bool:
+    def _reusable(self, slot: Slot, common: int) -> int:
         limit = self._capabilities.max_rewind
-        return limit is None or num_tokens <= limit
+        return common if limit is None or slot.length - common <= limit else 0
 
-    def _donor(self, prompt: Tokens, usable: int) -> tuple[Slot | None, int]:
-        """The slot in use with the longest common prefix that is worth forking."""
-        busy = [slot for slot in self._slots if slot.busy and slot.length >= MIN_FORK]
-        if not busy or not self._capabilities.can_fork or self._capabilities.max_rewind is not None:
-            return None, 0
-        shared, donor = max(
-            ((min(slot.common_prefix(prompt), usable), slot) for slot in busy),
-            key=lambda found: found[0],
-        )
-        return (donor, shared) if shared >= MIN_FORK else (None, 0)
+    def _worth_forking(self, donor: Slot, shared: int, target: Slot, reused: int) -> bool:
+        """Whether `target` should be given the first `shared` tokens of `donor`."""
+        capabilities = self._capabilities
+        if not capabilities.can_fork or capabilities.max_rewind is not None or shared < MIN_FORK:
+            return False
+        if donor.busy:
+            return shared > reused
+        keeps_much = donor.length - shared > max(MIN_FORK, donor.length // 4)
+        return keeps_much and target.last_used < donor.last_used
 
     def _fork(self, donor: Slot, target: Slot, length: int) -> None:
         self.cut(target, 0)
