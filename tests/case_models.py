@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,18 +28,15 @@ class RowLM(ToyLM):
         return np.asarray(self._row(prefix), dtype=np.float32).copy()
 
 
-def favourites(vocab_size: int, **scores: float) -> list[float]:
-    """A row of zeros with some scores: `favourites(20, t5=1.2)`."""
-    row = [0.0] * vocab_size
-    for name, score in scores.items():
-        row[int(name[1:])] = score
-    return row
+def favourites(scores: Mapping[int, float], vocab_size: int = 20) -> list[float]:
+    """A row of zeros, but for some scores."""
+    return [scores.get(token, 0.0) for token in range(vocab_size)]
 
 
-def always(vocab_size: int = 20, **scores: float) -> RowLM:
+def always(scores: Mapping[int, float]) -> RowLM:
     """The same row after every prefix."""
-    row = favourites(vocab_size, **scores)
-    return RowLM(lambda _prefix: row, vocab_size)
+    row = favourites(scores)
+    return RowLM(lambda _prefix: row, len(row))
 
 
 def repeating(script: Sequence[int], **options: Any) -> FakeBackend:
@@ -47,7 +44,7 @@ def repeating(script: Sequence[int], **options: Any) -> FakeBackend:
     width = max(20, max(script) + 1)
 
     def row(prefix: Sequence[int]) -> list[float]:
-        return favourites(width, **{f"t{script[(len(prefix) - 1) % len(script)]}": 8.0})
+        return favourites({script[(len(prefix) - 1) % len(script)]: 8.0}, width)
 
     return FakeBackend(RowLM(row, width), **options)
 
