@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from copyahead.backends.base import Capabilities, Logits, Part
+from copyahead.backends.llama_cells import OrderedCells
 from copyahead.backends.llama_library import library, set_tiled, show_log, take_errors
 from copyahead.backends.llama_load import (
     ROWS_PER_REQUEST,
@@ -67,6 +68,14 @@ class LlamaBackend:
         self._tokenizer = LlamaTokenizer(self._library, self._vocab)
         self._capabilities = read_capabilities(self._library, model, context, settings, self._width)
         self._lengths = [0] * settings.parallel
+        self._cells: OrderedCells | None = None
+        if self._capabilities.can_fork:
+            self._cells = OrderedCells(
+                self._library,
+                context,
+                num_slots=settings.parallel,
+                num_cells=self._capabilities.num_cells,
+            )
         # Of a recurrent state, snapshots are held for the rows of a slot's last pass only.
         self._rewindable = [0] * settings.parallel
         self._candidates: Candidates | None = None
@@ -97,11 +106,15 @@ class LlamaBackend:
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
         """One target pass; see `backends.base.Backend`."""
         num_outputs = self._rows.fill(parts, self._lengths)
+        if self._cells is not None:
+            self._cells.reserve(self._rows.batch.n_tokens, self._lengths)
         status = self._library.llama_decode(self._context, self._rows.batch)
         if status != 0:
             self._undo(parts)
             reason = "; ".join(take_errors()) or "no reason given"
             raise BackendError(f"llama.cpp could not run a pass (status {status}): {reason}")
+        if self._cells is not None:
+            self._cells.placed(parts)
         for part in parts:
             self._lengths[part.slot] = part.start + len(part.tokens)
             self._rewindable[part.slot] = len(part.tokens) - 1
@@ -116,21 +129,11 @@ class LlamaBackend:
         held = self._lengths[slot]
         if length >= held:
             return
-        if length <= 0:
-            self._library.llama_memory_seq_rm(self._memory, slot, -1, -1)
-            self._lengths[slot] = 0
-            return
-        limit = self._capabilities.max_rewind
-        if limit is not None:
-            limit = min(limit, self._rewindable[slot])
-            if held - length > limit:
-                raise BackendError(
-                    f"slot {slot} cannot go back {held - length} tokens: its recurrent state "
-                    f"can be taken back {limit}"
-                )
-            self._rewindable[slot] = 0
-        if not self._library.llama_memory_seq_rm(self._memory, slot, length, -1):
-            raise BackendError(f"llama.cpp could not cut slot {slot} to {length} tokens")
+        length = max(length, 0)
+        if self._cells is not None:
+            self._cells.release(slot, held, length)
+        else:
+            self._rewind(slot, held, length)
         self._lengths[slot] = length
 
     def fork(self, source: int, target: int, length: int) -> None:
@@ -145,9 +148,10 @@ class LlamaBackend:
         if length > self._lengths[source]:
             raise BackendError(f"slot {source} holds fewer than {length} tokens")
         self.truncate(target, 0)
-        if length > 0:
-            end = -1 if length == self._lengths[source] else length
-            self._library.llama_memory_seq_cp(self._memory, source, target, -1, end)
+        if self._cells is not None:
+            self._cells.share(source, target, length)
+        elif length > 0:
+            self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
         self._lengths[target] = length
         self._rewindable[target] = 0
 
@@ -174,6 +178,20 @@ class LlamaBackend:
         """Free the model. Idempotent. Nothing else of the backend may be used after."""
         self._close()
 
+    def _rewind(self, slot: int, held: int, length: int) -> None:
+        """Take a recurrent state back from `held` tokens to `length`."""
+        start = length if length > 0 else -1
+        if length > 0:
+            limit = min(self._capabilities.max_rewind or 0, self._rewindable[slot])
+            if held - length > limit:
+                raise BackendError(
+                    f"slot {slot} cannot go back {held - length} tokens: its recurrent state "
+                    f"can be taken back {limit}"
+                )
+        if not self._library.llama_memory_seq_rm(self._memory, slot, start, -1):
+            raise BackendError(f"llama.cpp could not cut slot {slot} to {length} tokens")
+        self._rewindable[slot] = 0
+
     def _cut(self, parts: Sequence[Part], num_outputs: int) -> list[Logits]:
         """Views of the library's logits, one a part."""
         if num_outputs:
@@ -190,6 +208,9 @@ class LlamaBackend:
 
     def _undo(self, parts: Sequence[Part]) -> None:
         """Take back what a failed pass may have left in the slots."""
+        if self._cells is not None:
+            self._cells.failed(parts)
+            return
         for part in parts:
             remove = self._library.llama_memory_seq_rm
             if not remove(self._memory, part.slot, part.start or -1, -1):

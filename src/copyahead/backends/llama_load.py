@@ -113,18 +113,23 @@ def _model_params(library: Any, settings: LlamaSettings) -> Any:
 def _context_params(library: Any, model: Any, settings: LlamaSettings) -> Any:
     params = library.llama_context_default_params()
     max_rows = max_pass_rows(settings)
-    params.n_ctx = settings.parallel * (_context_size(library, model, settings) + ROWS_PER_REQUEST)
+    recurrent = is_recurrent(library, model)
+    room = _context_size(library, model, settings) + ROWS_PER_REQUEST
+    params.n_ctx = settings.parallel * room
     params.n_batch = params.n_ubatch = max_rows
     params.n_outputs_max = min(max_rows, settings.parallel * ROWS_PER_REQUEST)
-    params.n_seq_max = settings.parallel
+    # One sequence more, for cells given up (`llama_cells`).
+    params.n_seq_max = settings.parallel + (0 if recurrent else 1)
     params.n_threads = params.n_threads_batch = settings.threads
     params.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_ENABLED
     params.type_k = params.type_v = _KV_TYPES[settings.kv_type]
-    params.kv_unified = True
+    # A recurrent state makes llama.cpp cut ragged passes anyway, so nothing is lost by
+    # keeping those sequences apart.
+    params.kv_unified = not recurrent
     # A sliding window kept whole can be rolled back to any length.
     params.swa_full = True
     params.no_perf = True
-    if is_recurrent(library, model):
+    if recurrent:
         params.n_rs_seq = _num_snapshots(library, model, settings.parallel)
     return params
 

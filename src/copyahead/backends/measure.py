@@ -1,0 +1,265 @@
+"""Measures one model under one set of settings: what a pass costs, and whether its logits are
+those of one-row passes, bit for bit.
+
+Run as a program (`python -m copyahead.backends.measure REQUEST`), because the library reads some
+switches once a process and because a bad build of it crashes; `copyahead.backends.probe` does that.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from copyahead.backends.base import Capabilities, Logits, Part
+from copyahead.backends.llama_cpp import LlamaBackend
+from copyahead.backends.llama_load import ROWS_PER_REQUEST, LlamaSettings
+from copyahead.errors import CopyaheadError
+from copyahead.types import Token
+
+TIMED_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Sizes of a pass whose cost is measured."""
+CHECKED_ROWS = tuple(sorted({*TIMED_ROWS, 5, 7, 9, 15, 17, 31, 33, 63, ROWS_PER_REQUEST}))
+"""Sizes whose logits are compared: odd ones too, as kernels work on rows in groups."""
+
+QUICK_ROWS = (1, 16)
+
+SLOTS = 4
+_REPEATS = 3
+_SHORT_PASS = 8
+_LONG_PASS = 16
+"""Passes of at most `_SHORT_PASS` rows are timed twice a repeat, those of more than this once."""
+_PREFILL_ROWS = 512
+_SMALL_CHUNK = 100
+_ROLLBACKS = (0, 3, 7, 2)
+_DRAFT_ROWS = 8
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What to measure."""
+
+    path: str
+    settings: LlamaSettings
+    prefix: int
+    """Tokens that stand before the measured rows."""
+    quick: bool = False
+    """Only what passes of `QUICK_ROWS` rows cost; nothing is compared."""
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """What was found."""
+
+    prefix: int
+    """Tokens that stood before the measured rows."""
+    rows: int
+    """Rows up to which every pass gave the logits of one-row passes; at least 1."""
+    max_abs_diff: float
+    """Largest absolute difference of a logit."""
+    batched: bool
+    """Whether small prefill chunks and neighbours in the pass changed no bit."""
+    step_seconds: dict[int, float]
+    """Median seconds of a pass, by its rows."""
+    capabilities: Capabilities
+
+
+def measure(request: Request) -> Measurement:
+    """Load the model and measure it. Raises ModelError or BackendError."""
+    probe_room = msgspec.structs.replace(
+        request.settings, ctx=request.prefix + 2 * ROWS_PER_REQUEST, parallel=SLOTS
+    )
+    backend = LlamaBackend(request.path, probe_room)
+    try:
+        measurer = _Measurer(backend, request.prefix)
+        return measurer.run_quick() if request.quick else measurer.run()
+    finally:
+        backend.close()
+
+
+class _Measurer:
+    """Slot 0 holds the prefix and is forked; the others are worked in."""
+
+    def __init__(self, backend: LlamaBackend, prefix: int) -> None:
+        self.backend = backend
+        self.prefix = min(prefix, backend.capabilities.context_size - 2 * ROWS_PER_REQUEST)
+        tokens = sample_tokens(backend, self.prefix + ROWS_PER_REQUEST)
+        self.tokens = tokens[: self.prefix]
+        self.rest = tokens[self.prefix :]
+        self.other = tokens[100:400]
+        rewind = backend.capabilities.max_rewind
+        self.max_rows = ROWS_PER_REQUEST if rewind is None else min(1 + rewind, ROWS_PER_REQUEST)
+        self.rows = 1
+        self.max_abs_diff = 0.0
+        self.times: dict[int, list[float]] = {}
+
+    def run(self) -> Measurement:
+        self.last = self._prefill(0, _PREFILL_ROWS)
+        self.reference = self._one_row_passes()
+        self.rows = self._check_rows()
+        for repeat in range(_REPEATS):
+            sizes = [n for n in TIMED_ROWS if repeat == 0 or n <= _LONG_PASS]
+            self._time_rows(sizes[::-1] if repeat % 2 else sizes)
+        batched = self._check_batched()
+        if batched and self.rows == self.max_rows and self.backend.capabilities.can_fork:
+            self._check_many_sequences()
+        return self._measurement(batched)
+
+    def run_quick(self) -> Measurement:
+        self._prefill(0, _PREFILL_ROWS)
+        for _ in range(_REPEATS):
+            self._time_rows(QUICK_ROWS)
+        return self._measurement(batched=False)
+
+    def _measurement(self, batched: bool) -> Measurement:
+        return Measurement(
+            prefix=self.prefix,
+            rows=self.rows,
+            max_abs_diff=self.max_abs_diff,
+            batched=batched,
+            step_seconds={n: statistics.median(t) for n, t in sorted(self.times.items())},
+            capabilities=self.backend.capabilities,
+        )
+
+    def _prefill(self, slot: int, chunk: int, begin: int = 0) -> Logits:
+        """Read the prefix from `begin` on into `slot`; the logits after its last token."""
+        for start in range(begin, self.prefix, chunk):
+            part = Part(slot, start, self.tokens[start : start + chunk], 1)
+            logits = self.backend.forward([part])[0]
+        return np.array(logits[0])
+
+    def _start(self, slot: int = 1) -> None:
+        """Make `slot` hold the prefix."""
+        self.backend.fork(0, slot, self.prefix)
+
+    def _one_row_passes(self) -> Logits:
+        self._start()
+        rows = []
+        for offset, token in enumerate(self.rest):
+            part = Part(1, self.prefix + offset, [token], 1)
+            rows.append(self.backend.forward([part])[0][0].copy())
+        return np.array(rows)
+
+    def _check_rows(self) -> int:
+        """Compare passes of growing size; the last size up to which all are equal."""
+        exact = 1
+        for count in CHECKED_ROWS:
+            if count > self.max_rows:
+                break
+            self._start()
+            logits = self.backend.forward([self._block(1, count)])[0]
+            same = self._same(logits, self.reference[:count])
+            if same and exact == previous_size(count):
+                exact = count
+        return exact
+
+    def _block(self, slot: int, count: int) -> Part:
+        return Part(slot, self.prefix, self.rest[:count], count)
+
+    def _same(self, logits: Logits, reference: Logits) -> bool:
+        """Whether the two are equal bit for bit; remembers the largest difference."""
+        if _bits_equal(logits, reference):
+            return True
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(logits - reference)
+        self.max_abs_diff = max(self.max_abs_diff, float(np.nanmax(difference)))
+        return False
+
+    def _time_rows(self, sizes: Sequence[int]) -> None:
+        for count in sizes:
+            if count > self.max_rows:
+                continue
+            for _ in range(2 if count <= _SHORT_PASS else 1):
+                self._start()
+                part = [self._block(1, count)]
+                begin = time.perf_counter()
+                self.backend.forward(part)
+                self.times.setdefault(count, []).append(time.perf_counter() - begin)
+
+    def _check_batched(self) -> bool:
+        """A prefix read in small chunks, then drafts with rollbacks, all beside neighbours."""
+        self.backend.truncate(2, 0)
+        begin = 0
+        if self.backend.capabilities.can_fork:
+            # The first half is shared: reading it again would take long and show little more.
+            begin = self.prefix // 2
+            self.backend.fork(0, 2, begin)
+        same = self._same(self._prefill(2, _SMALL_CHUNK, begin), self.last)
+        self.backend.truncate(1, 0)
+        self.backend.truncate(3, 0)
+        done, neighbours = 0, [0, 0]
+        drafts = min(_DRAFT_ROWS, self.max_rows)
+        for number, keep in enumerate(_ROLLBACKS):
+            kept = min(keep, drafts - 1) + 1
+            wrong = [self.other[number]] * (drafts - kept)
+            rows = [*self.rest[done : done + kept], *wrong]
+            parts = [Part(2, self.prefix + done, rows, len(rows))]
+            for index, slot in enumerate((1, 3)):
+                # One neighbour reads a prompt, the other a few rows.
+                count = (60, 3)[index] if self.max_rows > 1 else 1
+                chunk = self.other[neighbours[index] : neighbours[index] + count]
+                parts.append(Part(slot, neighbours[index], chunk, 1))
+                neighbours[index] += count
+            logits = self.backend.forward(parts)[0][:kept]
+            same = self._same(logits, self.reference[done : done + kept]) and same
+            done += kept
+            self.backend.truncate(2, self.prefix + done)
+        return same
+
+    def _check_many_sequences(self) -> None:
+        """Whole blocks of several sequences in one pass: proves more rows than one has."""
+        for slot in range(1, SLOTS):
+            self._start(slot)
+        blocks = [self._block(slot, ROWS_PER_REQUEST) for slot in range(SLOTS)]
+        logits = self.backend.forward(blocks)
+        if all(self._same(block, self.reference) for block in logits):
+            self.rows = SLOTS * ROWS_PER_REQUEST
+
+
+def previous_size(count: int) -> int:
+    """The checked size before `count`; 1 for the first."""
+    position = CHECKED_ROWS.index(count)
+    return CHECKED_ROWS[max(0, position - 1)]
+
+
+def sample_tokens(backend: LlamaBackend, count: int) -> list[Token]:
+    """Tokens of a real text, for the model to read: a source file of the standard library.
+
+    A tokenizer that makes too little of it gets tokens drawn at random, always the same.
+    """
+    import textwrap
+
+    tokens = backend.tokenizer.encode(Path(str(textwrap.__file__)).read_text(encoding="utf-8"))
+    if len(set(tokens)) < 16:
+        random = np.random.default_rng(0)
+        tokens = [int(t) for t in random.integers(0, backend.tokenizer.vocab_size, count)]
+    while len(tokens) < count:
+        tokens = tokens + tokens[1:]
+    return tokens[:count]
+
+
+def _bits_equal(one: Logits, other: Logits) -> bool:
+    left: npt.NDArray[Any] = np.ascontiguousarray(one).view(np.uint32)
+    right: npt.NDArray[Any] = np.ascontiguousarray(other).view(np.uint32)
+    return bool(np.array_equal(left, right))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure what the one argument, a request in JSON, asks for; print the result as JSON."""
+    request = msgspec.json.decode(arguments[0], type=Request)
+    try:
+        answer: Any = measure(request)
+    except CopyaheadError as error:
+        print(msgspec.json.encode({"error": str(error)}).decode())
+        return 1
+    print(msgspec.json.encode(answer).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,255 @@
+"""Which settings make a pass over many rows give the logits of passes over one, bit for bit.
+
+Every candidate is measured in a process of its own (`copyahead.backends.measure`) and the result is
+kept on disk. `load` takes the fastest settings that are exact. See docs/exactness.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+import copyahead
+from copyahead.backends import probe_cache
+from copyahead.backends.base import Capabilities
+from copyahead.backends.llama_cpp import LlamaBackend
+from copyahead.backends.llama_load import ROWS_PER_REQUEST, LlamaSettings
+from copyahead.backends.measure import Measurement, Request
+from copyahead.config import ModelOptions
+from copyahead.errors import ModelError
+from copyahead.models import find_model, fingerprint, read_header
+from copyahead.step_cost import StepCost
+from copyahead.types import Exactness
+
+log = logging.getLogger(__name__)
+
+PREFIX = 736
+"""Tokens before the probed rows: beyond 512, where llama.cpp may split the KV cache over its
+threads, and so that a block of 64 crosses a multiple of 256, where the cache grows."""
+
+_K_QUANTS = frozenset({10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 29})
+"""ggml's type numbers of the K and IQ quants, whose repacked and tiled products depend on rows."""
+_SLOW_PROBE = 20.0
+"""Seconds; an exact result that took longer is taken without a look at its equals."""
+_TIE = 1.03
+
+
+class ProbeResult(msgspec.Struct, frozen=True):
+    """What a probe found about one model under one set of settings."""
+
+    settings: LlamaSettings
+    exactness: Exactness
+    step_seconds: dict[int, float]
+    """Median seconds of a pass, by its rows."""
+    prefix: int
+    """Tokens that stood before the probed rows."""
+    seconds: float
+    """How long the probe took."""
+    library: str
+    fingerprint: str
+    capabilities: Capabilities
+    """Of the probe's own context: what counts is `max_rewind`, `can_fork` and `note`."""
+
+    @property
+    def step_cost(self) -> StepCost:
+        """The cost of a pass in units of a one-row pass."""
+        return StepCost(self.step_seconds)
+
+    @property
+    def proven(self) -> bool:
+        """Whether a whole draft's rows are exact, alone and beside other sequences."""
+        return self.exactness.level == "exact" and self.exactness.batched
+
+    @property
+    def score(self) -> float:
+        """Seconds: the geometric mean of a one-row pass and one of 16 rows."""
+        one = self.step_seconds[1]
+        return math.sqrt(one * self.step_seconds.get(16, one))
+
+
+def probe(
+    path: str | os.PathLike[str] | None,
+    settings: LlamaSettings,
+    *,
+    prefix: int = PREFIX,
+    quick: bool = False,
+) -> ProbeResult:
+    """Measure a model under `settings`, or read what was measured before.
+
+    `quick` measures the cost of a few sizes and proves nothing. Only what the numbers depend on counts: `ctx`, `parallel` and `verbose` do not. Raises
+    ModelError when the model cannot be loaded that way, or when llama.cpp crashes on it.
+    """
+    model = find_model(path)
+    settings = LlamaSettings(
+        kv_type=settings.kv_type,
+        repack=settings.repack,
+        tiled=settings.tiled,
+        threads=settings.threads,
+        gpu_layers=settings.gpu_layers,
+    )
+    library, identity = probe_cache.library_build(), fingerprint(model)
+    name = probe_cache.key(identity, msgspec.to_builtins(settings), prefix, quick, library)
+    result = probe_cache.read(name, ProbeResult)
+    if result is None:
+        log.info("probing %s with %s", model.name, settings.numerics())
+        begin = time.perf_counter()
+        found = _run(Request(path=str(model), settings=settings, prefix=prefix, quick=quick))
+        seconds = time.perf_counter() - begin
+        result = ProbeResult(
+            settings=settings,
+            exactness=_exactness(found),
+            step_seconds=found.step_seconds,
+            prefix=found.prefix,
+            seconds=seconds,
+            library=library,
+            fingerprint=identity,
+            capabilities=found.capabilities,
+        )
+        probe_cache.write(name, result)
+    return result
+
+
+def find_settings(
+    path: str | os.PathLike[str] | None, options: ModelOptions, *, prefix: int = PREFIX
+) -> ProbeResult:
+    """The fastest settings within `options` that are exact; the fastest of all when none are.
+
+    With `options.exact`: the settings exact for most rows when none are exact for a whole
+    draft's, and ModelError when none are exact for more than one row.
+    """
+    model = find_model(path)
+    results: list[ProbeResult] = []
+    errors: list[ModelError] = []
+    for group in _candidates(model, options):
+        proven: ProbeResult | None = None
+        for settings in group:
+            try:
+                if proven and not _promises(model, settings, proven, prefix):
+                    continue
+                results.append(probe(model, settings, prefix=prefix))
+            except ModelError as error:
+                errors.append(error)
+                continue
+            if results[-1].proven and (proven is None or results[-1].score < proven.score):
+                proven = results[-1]
+        if proven:
+            return proven
+    if not results:
+        raise errors[0]
+    if options.exact:
+        return _best_capped(model, results, options)
+    return min(results, key=lambda result: result.score)
+
+
+def _promises(model: Path, settings: LlamaSettings, proven: ProbeResult, prefix: int) -> bool:
+    """Whether `settings` look faster than what is proven already."""
+    if proven.seconds > _SLOW_PROBE:
+        return False
+    return probe(model, settings, prefix=prefix, quick=True).score * _TIE < proven.score
+
+
+def load(
+    path: str | os.PathLike[str] | None, options: ModelOptions, *, probe: bool = True
+) -> LlamaBackend:
+    """Load a model with the settings that `find_settings` takes, and what it found about them.
+
+    Without `probe` nothing is measured: no exactness is known, and the step cost is a guess.
+    """
+    if not probe:
+        return LlamaBackend(path, LlamaSettings.of(options))
+    found = find_settings(path, options)
+    settings = msgspec.structs.replace(
+        found.settings, ctx=options.ctx, parallel=options.parallel, verbose=options.verbose
+    )
+    return LlamaBackend(path, settings, exactness=found.exactness, step_cost=found.step_cost)
+
+
+def _candidates(model: Path, options: ModelOptions) -> Iterator[list[LlamaSettings]]:
+    """Settings to try, in groups of equals, the fastest first."""
+    base = LlamaSettings.of(options)
+    kinds = ["q8_0", "bf16"] if options.kv_type == "auto" else [options.kv_type]
+    # Repacking and tiling make K-quants inexact, and cost nothing to leave out there.
+    kernels = [True, False]
+    if _K_QUANTS & read_header(model).tensor_types.keys():
+        kernels.reverse()
+    for on in kernels:
+        yield [
+            msgspec.structs.replace(
+                base, kv_type=kind, repack=on, tiled=on, ctx=4096, parallel=1, verbose=False
+            )
+            for kind in kinds
+        ]
+
+
+def _best_capped(model: Path, results: list[ProbeResult], options: ModelOptions) -> ProbeResult:
+    usable = [r for r in results if r.exactness.batched or options.parallel == 1]
+    best = max(usable or results, key=lambda result: result.exactness.rows)
+    exactness = best.exactness
+    if not usable or (exactness.rows < 2 and exactness.level != "exact"):
+        raise ModelError(
+            f"exact: no settings give {model} the same logits in passes of several rows; the best, "
+            f"{best.settings.numerics()}, is {exactness}: leave --exact out, or take a file in "
+            "Q8_0, Q4_0 or a K-quant"
+        )
+    capped = Exactness(
+        level="exact", rows=exactness.rows, max_abs_diff=0.0, batched=exactness.batched
+    )
+    return msgspec.structs.replace(best, exactness=capped)
+
+
+def _exactness(found: Measurement) -> Exactness:
+    """A draft's rows exact is the level exact; so is one row where nothing can be drafted."""
+    rewind = found.capabilities.max_rewind
+    needed = ROWS_PER_REQUEST if rewind is None else min(1 + rewind, ROWS_PER_REQUEST)
+    return Exactness(
+        level="exact" if found.rows >= needed else "near",
+        rows=found.rows,
+        max_abs_diff=found.max_abs_diff,
+        batched=found.batched,
+    )
+
+
+def _run(request: Request) -> Measurement:
+    """Measure in a process of its own."""
+    done = subprocess.run(
+        [*_command(), msgspec.json.encode(request).decode()],
+        capture_output=True,
+        text=True,
+        env=_environment(),
+        check=False,
+    )
+    lines = done.stdout.splitlines() or [""]
+    if done.returncode == 0:
+        return msgspec.json.decode(lines[-1], type=Measurement)
+    if done.returncode < 0:
+        name = signal.Signals(-done.returncode).name
+        raise ModelError(
+            f"llama.cpp crashed ({name}) when {request.path} was probed: build it anew with "
+            "CMAKE_ARGS=-DGGML_NATIVE=OFF pip install --force-reinstall --no-cache-dir "
+            "--no-binary llama-cpp-python llama-cpp-python"
+        )
+    try:
+        reason = msgspec.json.decode(lines[-1], type=dict[str, str])["error"]
+    except (msgspec.MsgspecError, KeyError):
+        reason = (done.stderr.splitlines() or ["no reason given"])[-1]
+    raise ModelError(reason)
+
+
+def _command() -> list[str]:
+    return [sys.executable, "-m", "copyahead.backends.measure"]
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with this copy of the package first on the path."""
+    home = str(Path(copyahead.__file__).parents[1])
+    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
