@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from copyahead.step_cost import StepCost
 from copyahead.types import Draft, Token
 
 Winner = Literal["longest", "newest", "furthest"]
@@ -107,7 +108,9 @@ class LengthPolicy(Protocol):
 
 
 class Load(msgspec.Struct):
-    """How busy the engine is; written by the engine, read by policies."""
+    """How busy the engine is and what its passes cost; written by the engine, read by policies."""
 
     active_requests: int = 1
     """Requests that take part in this step."""
+    step_cost: StepCost = msgspec.field(default_factory=lambda: StepCost.linear(0.3))
+    """What a pass costs now, by its rows; another object whenever it has changed."""

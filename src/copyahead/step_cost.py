@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -51,6 +53,18 @@ class StepCost:
         curve = self.curve(max_rows)
         return float(np.max(np.arange(1, max_rows + 1) / curve[1:]))
 
+    def shared(self, num_requests: int, num_rows: int, max_rows: int = 65) -> StepCost:
+        """The cost that each of several requests sees in a pass that they share.
+
+        `num_rows` rows (>= `num_requests`) are in the pass before anyone drafts. If every
+        request adds k rows the pass takes T(num_rows + num_requests k), which each of them should
+        hold against what the pass costs without. With one request and one row that is T itself.
+        """
+        if num_requests == 1 and num_rows == 1:
+            return self
+        curve = self.curve(num_rows + num_requests * (max_rows - 1))
+        return StepCost({1 + k: float(curve[num_rows + num_requests * k]) for k in range(max_rows)})
+
     def points(self) -> dict[int, float]:
         """The measured points, as `{rows: cost}`."""
         return {int(n): float(t) for n, t in zip(self._rows, self._times, strict=True)}
@@ -58,3 +72,54 @@ class StepCost:
     def __repr__(self) -> str:
         shown = ", ".join(f"T({n})={t:.2f}" for n, t in self.points().items())
         return f"StepCost({shown})"
+
+
+class StepCostMeter:
+    """Keeps a step cost current from the passes that are run anyway.
+
+    For each number of rows the last few times are kept, in units of what the first measurement
+    foretells; their median corrects the curve there, and between such points the correction is
+    interpolated. So a long context, where rows cost more, or a machine under load, changes the
+    curve; one slow pass does not. Times that are long past no longer count.
+    """
+
+    KEPT = 9
+    """Times kept for each number of rows."""
+    FEWEST = 3
+    """Times needed before a number of rows is corrected."""
+    LIFE = 1024
+    """Passes after which a time no longer counts."""
+    EVERY = 32
+    """Passes between two updates of the curve."""
+
+    def __init__(self, measured: StepCost, *, max_rows: int = 128) -> None:
+        """`measured` is the curve to start from; passes over more than `max_rows` are ignored."""
+        self.cost = measured
+        """The curve as it stands; a new object whenever it has changed."""
+        self._measured = measured.curve(max_rows)
+        self._times: dict[int, deque[tuple[int, float]]] = {}
+        self._num_passes = 0
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Note a pass over `rows` (>= 1) rows that took `seconds` (> 0)."""
+        self._num_passes += 1
+        if rows < len(self._measured):
+            times = self._times.setdefault(rows, deque(maxlen=self.KEPT))
+            times.append((self._num_passes, seconds / float(self._measured[rows])))
+        if self._num_passes % self.EVERY == 0:
+            self._update()
+
+    def _update(self) -> None:
+        oldest = self._num_passes - self.LIFE
+        medians = {}
+        for rows, times in self._times.items():
+            recent = [ratio for when, ratio in times if when > oldest]
+            if len(recent) >= self.FEWEST:
+                medians[rows] = statistics.median(recent)
+        if not medians:
+            return
+        known = sorted(medians)
+        everywhere = np.arange(1, len(self._measured))
+        correction = np.interp(everywhere, known, [medians[rows] for rows in known])
+        seconds = correction * self._measured[1:]
+        self.cost = StepCost(dict(zip(everywhere.tolist(), seconds.tolist(), strict=True)))

@@ -12,15 +12,18 @@ from copyahead.step_cost import StepCost
 from copyahead.types import Draft
 
 
-def allocate(drafts: Sequence[Draft], max_rows: int, cost: StepCost) -> list[Draft]:
-    """The same drafts, each shortened where needed, together at most `max_rows` tokens long."""
-    if sum(map(len, drafts)) <= max(0, max_rows) and sum(map(bool, map(len, drafts))) <= 1:
-        return list(drafts)
+def allocate(drafts: Sequence[Draft], max_rows: int, num_rows: int, cost: StepCost) -> list[Draft]:
+    """The same drafts, each shortened where needed, together at most `max_rows` tokens long.
+
+    `num_rows` rows are in the pass before anyone drafts; `cost` is that of the whole pass.
+    """
+    if len(drafts) == 1 and num_rows == 1:
+        return [drafts[0].first(max(0, max_rows))]
     fixed = [len(draft) if not draft.survivals else 0 for draft in drafts]
     lengths = _share_evenly(fixed, max_rows)
     left = max_rows - sum(lengths)
     offered = [draft.survivals if draft.tokens else () for draft in drafts]
-    for place, length in enumerate(_by_survival(offered, left, len(drafts) + sum(lengths), cost)):
+    for place, length in enumerate(_by_survival(offered, left, num_rows + sum(lengths), cost)):
         lengths[place] += length
     return [draft.first(length) for draft, length in zip(drafts, lengths, strict=True)]
 

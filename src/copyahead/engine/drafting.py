@@ -29,6 +29,8 @@ class Drafting:
     ) -> None:
         """`vocab_size`: the number of real token ids; a draft is cut at anything else."""
         self.load = Load()
+        self._cost = self.load.step_cost
+        self._num_answers, self._num_rows = 1, 1
         self._vocab_size = vocab_size
         self._make_drafter = make_drafter
         self._default_policy = default_policy
@@ -71,8 +73,14 @@ class Drafting:
         if session is not None:
             self._guard(answer, session, session.close)
 
+    def price(self, cost: StepCost, num_answers: int, num_rows: int) -> None:
+        """Say what the next pass costs: `num_answers` may draft, `num_rows` are in it anyhow."""
+        if (cost, num_answers, num_rows) != (self._cost, self._num_answers, self._num_rows):
+            self._cost, self._num_answers, self._num_rows = cost, num_answers, num_rows
+            self.load.step_cost = cost.shared(num_answers, num_rows)
+
     def propose(
-        self, answers: Sequence[Answer], limits: Sequence[int], max_rows: int, cost: StepCost
+        self, answers: Sequence[Answer], limits: Sequence[int], max_rows: int
     ) -> list[Draft]:
         """A draft for each answer, together no more than `max_rows` tokens."""
         began = time.perf_counter()
@@ -92,7 +100,7 @@ class Drafting:
             for place, draft in zip(places, found, strict=True):
                 grammar = answers[place].grammar
                 drafts[place] = grammar.cut(draft) if grammar and draft.tokens else draft
-        drafts = allocate(drafts, max_rows, cost)
+        drafts = allocate(drafts, max_rows, self._num_rows, self._cost)
         seconds = time.perf_counter() - began
         for answer in answers:
             answer.stats.draft_seconds += seconds / len(answers)

@@ -26,6 +26,7 @@ from copyahead.engine.slots import Slots
 from copyahead.errors import BackendError, CopyaheadError
 from copyahead.sampling import SamplingOptions
 from copyahead.stats import CopyLog, CopyStats, logger
+from copyahead.step_cost import StepCost, StepCostMeter
 from copyahead.types import NO_DRAFT, Draft, FinishReason, Token
 
 Sink = Callable[[Chunk], None]
@@ -96,6 +97,7 @@ class Engine:
         """Counters of all requests that have ended."""
         self._capabilities = _capabilities(backend)
         self._drafting = Drafting(make_drafter, policy, backend.tokenizer.vocab_size)
+        self._meter = StepCostMeter(backend.step_cost)
         self._max_draft = _draft_cap(backend, max_draft_tokens) if make_drafter else 0
         self._slots = Slots(backend)
         self._scheduler = Scheduler(self._slots, self._drafting, self._capabilities, self.options)
@@ -105,6 +107,11 @@ class Engine:
         self._log = CopyLog()
         if self._max_draft > 0:
             self._drafting.drafter(None)
+
+    @property
+    def step_cost(self) -> StepCost:
+        """What a pass costs now, by its rows: as measured at load, and corrected by real passes."""
+        return self._meter.cost
 
     # Requests
 
@@ -207,7 +214,8 @@ class Engine:
         limits = [min(self._max_draft, answer.room_for_drafts) for answer in answers]
         budget = self._row_budget(len(works), num_rows, sum(limits))
         limits = [min(limit, budget) for limit in limits]
-        drafts = self._drafting.propose(answers, limits, budget, self.backend.step_cost)
+        self._drafting.price(self._meter.cost, len(works), num_rows)
+        drafts = self._drafting.propose(answers, limits, budget)
         for work, draft in zip(works, drafts, strict=True):
             work.draft = draft
 
@@ -245,6 +253,8 @@ class Engine:
         logits = self.backend.forward([work.part() for work in works])
         seconds = time.perf_counter() - began
         rows = sum(len(work.tokens) + len(work.draft) for work in works)
+        if all(work.answer.decoding for work in works):
+            self._meter.observe(rows, seconds)
         for work in works:
             if work.answer.decoding:
                 share = (len(work.tokens) + len(work.draft)) / rows

@@ -1,0 +1,80 @@
+"""Rows of a pass, shared out."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copyahead.engine.allocation import allocate
+from copyahead.step_cost import StepCost
+from copyahead.types import NO_DRAFT, Draft
+
+FREE = StepCost.linear(0.0)
+
+
+def priced(*survivals: float) -> Draft:
+    return Draft(tokens=tuple(range(len(survivals))), survivals=survivals)
+
+
+def fixed(length: int) -> Draft:
+    return Draft(tokens=tuple(range(length)))
+
+
+def lengths(drafts: list[Draft], max_rows: int, cost: StepCost, num_rows: int = 0) -> list[int]:
+    rows = num_rows or len(drafts)
+    return [len(draft) for draft in allocate(drafts, max_rows, rows, cost)]
+
+
+def test_one_request_keeps_what_it_asked_for() -> None:
+    assert lengths([priced(0.1, 0.05)], 64, StepCost.linear(1.0)) == [2]
+    assert lengths([fixed(9)], 4, FREE) == [4]
+
+
+def test_an_empty_draft_shortens_no_other() -> None:
+    assert lengths([NO_DRAFT, fixed(5), NO_DRAFT, fixed(7)], 64, FREE) == [0, 5, 0, 7]
+
+
+def test_fixed_lengths_are_capped_evenly() -> None:
+    assert lengths([fixed(10), fixed(2), fixed(10)], 12, FREE) == [5, 2, 5]
+
+
+def test_the_highest_survival_goes_first() -> None:
+    drafts = [priced(0.9, 0.8, 0.1), priced(0.85, 0.2)]
+    assert lengths(drafts, 3, FREE) == [2, 1]
+
+
+def test_rows_that_cost_more_than_they_bring_are_left_out() -> None:
+    drafts = [priced(0.9, 0.8, 0.1), priced(0.3, 0.2)]
+    # A step of two rows emits two tokens; a row more costs a third of a step.
+    assert lengths(drafts, 64, StepCost.linear(0.5)) == [2, 0]
+    assert lengths(drafts, 64, StepCost.linear(9.0)) == [0, 0]
+
+
+def test_a_pass_that_is_full_anyhow_makes_rows_cheap() -> None:
+    drafts = [priced(0.3), priced(0.3)]
+    cost = StepCost.linear(0.3)
+    assert lengths(drafts, 64, cost) == [0, 0]
+    assert lengths(drafts, 64, cost, num_rows=200) == [1, 1]
+
+
+@given(
+    st.lists(st.lists(st.floats(0.01, 1.0), max_size=8), min_size=1, max_size=6),
+    st.integers(0, 30),
+    st.floats(0.0, 1.0),
+)
+def test_drafts_are_only_shortened_and_always_fit(
+    survivals: list[list[float]], max_rows: int, row_cost: float
+) -> None:
+    drafts = [priced(*sorted(row, reverse=True)) for row in survivals]
+    got = allocate(drafts, max_rows, len(drafts), StepCost.linear(row_cost))
+    assert sum(map(len, got)) <= max_rows
+    for before, after in zip(drafts, got, strict=True):
+        assert after.tokens == before.tokens[: len(after)]
+
+
+def test_the_price_in_shared_passes() -> None:
+    cost = StepCost({1: 1.0, 4: 2.0, 8: 4.0, 16: 8.0})
+    assert cost.shared(1, 1) is cost
+    shared = cost.shared(4, 4)
+    assert shared(2) == 2.0
+    assert shared(4) == 4.0
