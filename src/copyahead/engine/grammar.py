@@ -50,7 +50,10 @@ class GrammarState:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            reason = " ".join(self._matcher.get_error().split())[:200]
+            # What follows is the matcher's inner state.
+            reason = " ".join(self._matcher.get_error().partition("<state>")[0].split())[:200]
+            if reason.startswith("NoExtension"):
+                reason = "no token of the model continues it here"
             raise RequestError(f"the grammar failed: {reason}", field="grammar")
 
     def cut(self, draft: Draft) -> Draft:
@@ -135,7 +138,11 @@ class _Vocabulary:
 
     def __call__(self, text: bytes | str) -> Sequence[Token]:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        return self._tokenizer.encode(text, special=False)
+        try:
+            return self._tokenizer.encode(text, special=False)
+        except ValueError:
+            # A text that the tokenizer cannot write: nothing is forced, and the mask is empty.
+            return []
 
 
 def _llg_tokenizer(llguidance: Any, tokenizer: Tokenizer) -> Any:
