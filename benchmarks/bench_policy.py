@@ -85,8 +85,9 @@ def encode_message(message: dict[str, Any], vocabulary: Vocabulary) -> tuple[Tex
     body = message.get("content") or ""
     if not isinstance(body, str):
         body = json.dumps(body)
-    if message.get("tool_calls"):
-        body += json.dumps(message["tool_calls"])
+    for call in message.get("tool_calls") or []:
+        name, arguments = json.dumps(call["name"]), call["arguments"]
+        body += f'\n<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
     head = vocabulary.encode(f"<|im_start|>{message['role']}\n")
     return head, vocabulary.encode(body + "<|im_end|>\n")
 

@@ -15,7 +15,9 @@ from numba import njit
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+# Without its reference counts numba inlines kernels into each other, and refuses at compile time
+# any that would allocate.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
 def compiled(signature: str) -> Callable[[_F], _F]:

@@ -121,7 +121,9 @@ def truncate_row(cells: Cells, heads: Heads, lengths: Ints, row: int, length: in
         return
     lengths[row] = length
     if length == 0 and old > _CLEAR_FROM:
-        heads[row] = 0
+        for chain in range(NUM_CHAINS):
+            for slot in range(1 << HASH_BITS):
+                heads[row, chain, slot] = 0
         return
     row_cells = cells[row]
     row_heads = heads[row]

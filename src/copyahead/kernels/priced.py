@@ -24,6 +24,7 @@ from copyahead.kernels.features import (
     ESCAPE,
     ESCAPE_STATE,
     MATCH,
+    NUM_CANDIDATE_COLUMNS,
     NUM_STATE,
     NUM_TABLES,
     POSITION,
@@ -221,7 +222,8 @@ def keep_agreeing(cells: Cells, candidates: Ints, count: int, token: int) -> Any
         source = candidates[SOURCE, c]
         if cells[source, 0] != token or cells[source + 1, 0] < 0:
             continue
-        candidates[:, kept] = candidates[:, c]
+        for column in range(NUM_CANDIDATE_COLUMNS):
+            candidates[column, kept] = candidates[column, c]
         candidates[SOURCE, kept] = source + 1
         candidates[MATCH, kept] = min(candidates[MATCH, c] + 1, MAX_MATCH)
         kept += 1
@@ -273,7 +275,8 @@ def draft_row(
     go on in them.
     """
     trial = ints[TRIAL]
-    trial[:NUM_STATE] = state
+    for k in range(NUM_STATE):
+        trial[k] = state[k]
     proven = state[A_GAP] == 0 and state[A_RUN] >= PROVEN_RUN
     cap = min(limit, int(prices[MAX_DRAFT]), MAX_COPY if proven else UNPROVEN_MAX_DRAFT)
     rate = prices[THRESHOLD] * model[RATE_TOKENS] / model[RATE_COST]
@@ -317,7 +320,7 @@ def draft_row(
 
 
 @compiled(
-    "void(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int64[:, ::1], float64[::1], "
+    "int64(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int64[:, ::1], float64[::1], "
     "int32[:, :, ::1], float64[:, :, ::1], float64[:, ::1], float32[:, :, :, ::1], float64[::1], "
     "int32[::1], int32[:, ::1], int64[:, ::1], float64[:, ::1], int32[:, ::1], int32[::1], "
     "float64[::1])"
@@ -340,8 +343,8 @@ def propose(
     rounds: Ints,
     tokens: Ints,
     survivals: Floats,
-) -> None:
-    """Draft for many rows in one call.
+) -> Any:
+    """Draft for many rows in one call; returns how many tokens in all.
 
     rounds[q]: row and limit, read; number of tokens, origin, match length, written. The drafts
     go to `tokens` and `survivals`, end to end.
@@ -377,6 +380,7 @@ def propose(
             rounds[q, 3] = chains[row, 0, first + FROM]
             rounds[q, 4] = chains[row, 0, first + FROM_MATCH]
         total += count
+    return total
 
 
 @compiled("void(int32[::1], float64[::1], int64, float64[::1], float32[:, :, ::1])")

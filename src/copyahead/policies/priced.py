@@ -181,9 +181,8 @@ class PricedDrafter:
         rounds = self._one_round
         rounds[0, 0] = session.row
         rounds[0, 1] = limit if limit > 0 else 0
-        self._draft(rounds)
         session.priced_at(self.prices)
-        if rounds[0, 2] == 0:
+        if self._draft(rounds) == 0:
             return NO_DRAFT
         row, _, count, origin, match = rounds[0].tolist()
         tokens = tuple(self._tokens[:count].tolist())
@@ -201,9 +200,8 @@ class PricedDrafter:
         rounds = self._rounds[: len(mine)]
         rounds[:, 0] = [session.row for session in mine]
         rounds[:, 1] = [max(limit, 0) for limit in limits]
-        self._draft(rounds)
+        total = self._draft(rounds)
         found = rounds.tolist()
-        total = sum(count for _, _, count, _, _ in found)
         tokens = tuple(self._tokens[:total].tolist())
         survivals = tuple(self._survivals[:total].tolist())
         drafts = []
@@ -256,9 +254,10 @@ class PricedDrafter:
             state[features.B_GAP] = _UNSET_GAP
             state[features.CHAIN_LENGTH] = 0
 
-    def _draft(self, rounds: npt.NDArray[np.int32]) -> None:
+    def _draft(self, rounds: npt.NDArray[np.int32]) -> int:
+        """Draft for all rows of `rounds`; returns how many tokens in all."""
         pool = self._pool
-        kernel.propose(
+        return kernel.propose(  # type: ignore[no-any-return]
             pool.cells,
             pool.heads,
             pool.lengths,
