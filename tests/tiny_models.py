@@ -26,9 +26,10 @@ _WORDS = ["▁the", "▁fox", "▁dog", "▁a", "▁in", "▁on", "▁it", "▁i
 class Writer:
     """A GGUF file under way: `field` for its options, `tensor` for random weights."""
 
-    def __init__(self, path: Path, architecture: str, seed: int) -> None:
+    def __init__(self, path: Path, architecture: str, seed: int, quantized: bool = True) -> None:
         self._gguf: Any = gguf.GGUFWriter(str(path), architecture)
         self._architecture = architecture
+        self._quantized = quantized
         self._random = np.random.default_rng(seed)
 
     def field(self, name: str, value: int | float | list[int]) -> None:
@@ -47,7 +48,7 @@ class Writer:
         depend on the number of rows.
         """
         values = self._random.normal(0.0, scale, size=shape[::-1]).astype(np.float32)
-        if len(shape) > 1 and shape[0] % 32 == 0:
+        if self._quantized and len(shape) > 1 and shape[0] % 32 == 0:
             kind = gguf.GGMLQuantizationType.Q8_0
             self._gguf.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
         else:
@@ -72,6 +73,9 @@ class Writer:
         self._gguf.add_bos_token_id(1)
         self._gguf.add_eos_token_id(2)
 
+    def token_types(self, count: int) -> None:
+        self._gguf.add_token_type_count(count)
+
     def close(self) -> None:
         self._gguf.write_header_to_file()
         self._gguf.write_kv_data_to_file()
@@ -79,9 +83,9 @@ class Writer:
         self._gguf.close()
 
 
-def write_plain(path: Path) -> None:
+def write_plain(path: Path, *, quantized: bool = True) -> None:
     """A llama: attention over everything."""
-    writer = _start(path, "llama", layers=LAYERS)
+    writer = _start(path, "llama", layers=LAYERS, quantized=quantized)
     writer.field("rope.dimension_count", HEAD_DIM)
     for layer in range(LAYERS):
         _attention(writer, layer)
@@ -178,8 +182,35 @@ TINY_MODELS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def _start(path: Path, architecture: str, *, layers: int) -> Writer:
-    writer = Writer(path, architecture, seed=len(architecture))
+def write_embedding(path: Path) -> None:
+    """A bert: it turns a text into a vector, and generates nothing."""
+    writer = _start(path, "bert", layers=1)
+    writer.field("attention.layer_norm_epsilon", 1e-5)
+    writer.token_types(2)
+    writer.tensor("token_types.weight", EMBED, 2)
+    writer.tensor("position_embd.weight", EMBED, CONTEXT)
+    for norm in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
+        writer.ones(norm + ".weight", EMBED)
+        writer.tensor(norm + ".bias", EMBED)
+    narrow = KV_HEADS * HEAD_DIM
+    widths = {"attn_q": EMBED, "attn_k": narrow, "attn_v": narrow, "attn_output": EMBED}
+    for name, width in widths.items():
+        writer.tensor(f"blk.0.{name}.weight", EMBED, width)
+        writer.tensor(f"blk.0.{name}.bias", width)
+    writer.tensor("blk.0.ffn_up.weight", EMBED, FEED)
+    writer.tensor("blk.0.ffn_up.bias", FEED)
+    writer.tensor("blk.0.ffn_down.weight", FEED, EMBED)
+    writer.tensor("blk.0.ffn_down.bias", EMBED)
+    writer.close()
+
+
+def write_unknown(path: Path) -> None:
+    """An architecture that no engine knows."""
+    _start(path, "perpetuum", layers=1).close()
+
+
+def _start(path: Path, architecture: str, *, layers: int, quantized: bool = True) -> Writer:
+    writer = Writer(path, architecture, seed=len(architecture), quantized=quantized)
     writer.field("context_length", CONTEXT)
     writer.field("embedding_length", EMBED)
     writer.field("feed_forward_length", FEED)
@@ -190,15 +221,16 @@ def _start(path: Path, architecture: str, *, layers: int) -> Writer:
     writer.field("attention.value_length", HEAD_DIM)
     writer.field("attention.layer_norm_rms_epsilon", 1e-5)
     writer.field("rope.freq_base", 10000.0)
-    _ends(writer)
+    _ends(writer, generates=architecture != "bert")
     return writer
 
 
-def _ends(writer: Writer) -> None:
+def _ends(writer: Writer, *, generates: bool = True) -> None:
     writer.vocabulary()
     writer.tensor("token_embd.weight", EMBED, VOCAB, scale=1.0)
-    writer.tensor("output.weight", EMBED, VOCAB, scale=0.5)
-    writer.ones("output_norm.weight", EMBED)
+    if generates:
+        writer.tensor("output.weight", EMBED, VOCAB, scale=0.5)
+        writer.ones("output_norm.weight", EMBED)
 
 
 def _attention(writer: Writer, layer: int, *, gated: bool = False) -> None:

@@ -85,8 +85,9 @@ def probe(
 ) -> ProbeResult:
     """Measure a model under `settings`, or read what was measured before.
 
-    `quick` measures the cost of a few sizes and proves nothing. Only what the numbers depend on counts: `ctx`, `parallel` and `verbose` do not. Raises
-    ModelError when the model cannot be loaded that way, or when llama.cpp crashes on it.
+    `quick` measures the cost of two sizes and proves nothing. Only what the numbers depend on
+    counts: `ctx`, `parallel` and `verbose` do not. Raises ModelError when the model cannot be
+    loaded that way, or when llama.cpp crashes on it.
     """
     model = find_model(path)
     settings = LlamaSettings(
