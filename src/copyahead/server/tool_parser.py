@@ -1,0 +1,253 @@
+"""Finds tool calls in an answer while it is written, however the text was cut into deltas.
+
+A call is a JSON object with a `name` and with `arguments` (or `parameters`). It is announced
+when its name is known and its arguments begin; from then on the text of the arguments is passed
+on as it stands, whether it parses or not. What turns out not to be a call is text again, and
+nothing that was passed over is looked at twice, so the work is linear in the text.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterable
+
+import msgspec
+
+from copyahead.server.call_reader import SPACE, CallReader
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    """Text that is not part of a call."""
+
+    text: str
+
+
+class ToolCallStart(msgspec.Struct, frozen=True):
+    """The first word of a call. Its arguments follow, at least one delta of them."""
+
+    index: int
+    """Number of the call in this answer, from 0."""
+    id: str
+    name: str
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """More of the JSON text of a call's arguments."""
+
+    index: int
+    arguments: str
+
+
+Event = TextDelta | ToolCallStart | ToolCallDelta
+
+
+def new_call_id() -> str:
+    """An id that no other call has."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+class ToolParser:
+    """Cuts one answer into text and tool calls.
+
+    White space right before a call, and after the last one, is not text. Apart from the ids,
+    and joined by kind and index, the events are the same for every way of cutting the text.
+    """
+
+    def __init__(
+        self,
+        begin: str,
+        end: str,
+        names: Collection[str] | None = None,
+        new_id: Callable[[], str] = new_call_id,
+    ) -> None:
+        """`begin`, `end`: the markers around a call. Without markers a call begins a line and
+        its name is one of `names`, or it is text."""
+        self._begin, self._end = begin, end
+        self._names, self._new_id = names, new_id
+        self.num_calls = 0
+        self._events: list[Event] = []
+        self._state: Callable[[str], None] = self._text
+        self._held = ""
+        self._space = ""
+        self._line_start = True
+        self._in_list = False
+        self._text_last = False
+        self._raw: list[str] = []
+        self._reader = self._new_reader()
+
+    def push(self, text: str) -> list[Event]:
+        """What `text` settles, in order."""
+        for char in text:
+            self._state(char)
+        if self._reader.started:
+            self._flush()
+        return self._take()
+
+    def finish(self) -> list[Event]:
+        """What was held back. A call that is not finished keeps the arguments it has."""
+        if self._state == self._call:
+            self._abandon(self._held)
+        elif self._state != self._after:
+            self._say(self._held)
+        if self._text_last or not self.num_calls:
+            self._add_text(self._space)
+        return self._take()
+
+    def _text(self, char: str) -> None:
+        if not self._begin:
+            if self._line_start and char in "{[":
+                self._open(char)
+            else:
+                self._say(char)
+            return
+        held = self._held + char
+        while held and not self._begin.startswith(held):
+            self._say(held[0])
+            held = held[1:]
+        self._held = held
+        if held == self._begin:
+            self._held = ""
+            self._read_call(held, "")
+
+    def _open(self, char: str) -> None:
+        """A bracket at the start of a line: a call, or a list of calls."""
+        self._in_list = char == "["
+        if char == "{":
+            self._read_call("", char)
+        else:
+            self._held, self._state = char, self._list
+
+    def _list(self, char: str) -> None:
+        held, self._held = self._held, ""
+        if char == "{":
+            self._read_call(held, char)
+        elif char in SPACE:
+            self._held = held + char
+        else:
+            self._state = self._text
+            self._say(held)
+            self._text(char)
+
+    def _read_call(self, before: str, char: str) -> None:
+        """Read a call that begins with `char`; `before` is text should it be none."""
+        self._reader = self._new_reader()
+        self._raw = [before]
+        self._state = self._call
+        if char:
+            self._call(char)
+
+    def _call(self, char: str) -> None:
+        reader = self._reader
+        if self._end and reader.can_be_cut and (self._held or char == self._end[0]):
+            self._look_for_end(char)
+            return
+        was_started = reader.started
+        accepted = reader.feed(char)
+        if reader.started and not was_started:
+            self._announce()
+        if not accepted:
+            self._abandon("")
+            self._state(char)
+        elif reader.done:
+            self._leave(self._after)
+        elif not reader.started:
+            self._raw.append(char)
+
+    def _look_for_end(self, char: str) -> None:
+        """The end marker outside a string closes a call whose brackets do not match."""
+        held = self._held + char
+        if held == self._end:
+            self._held = ""
+            self._leave(self._text)
+        elif self._end.startswith(held):
+            self._held = held
+        else:
+            held, self._held = self._held, ""
+            for each in held:
+                self._reader.feed(each)
+            self._call(char)
+
+    def _announce(self) -> None:
+        self._space, self._raw, self._text_last = "", [], False
+        self._events.append(ToolCallStart(self.num_calls, self._new_id(), self._reader.name))
+        self.num_calls += 1
+
+    def _abandon(self, rest: str) -> None:
+        """Stop reading a call: what is not yet announced is text, the rest keeps what it has."""
+        self._held = ""
+        if not self._reader.started:
+            self._state = self._text
+            self._say("".join(self._raw) + rest)
+            return
+        self._reader.finish()
+        self._reader.arguments.append(rest)
+        self._leave(self._after)
+
+    def _leave(self, state: Callable[[str], None]) -> None:
+        self._flush()
+        self._reader = self._new_reader()
+        self._state = state
+
+    def _after(self, char: str) -> None:
+        """Between a call and whatever comes next."""
+        held = self._held + char
+        core = held.lstrip(SPACE + "}" if self._end else SPACE + "},;]")
+        if self._end and core == self._end:
+            self._held, self._state = "", self._text
+        elif core == "{":
+            self._held = ""
+            self._read_call(held[:-1], char)
+        elif not core or (self._end and self._end.startswith(core)):
+            self._held = held
+        else:
+            self._held, self._state = "", self._text
+            self._line_start = False
+            for each in held.replace("]", "", 1) if self._in_list else held:
+                self._state(each)
+
+    def _say(self, text: str) -> None:
+        """Text; white space waits until it is known what follows."""
+        if not text:
+            return
+        self._line_start = text[-1] == "\n"
+        shown = text.rstrip()
+        if shown:
+            self._add_text(self._space + shown)
+            self._space = ""
+        self._space += text[len(shown) :]
+
+    def _add_text(self, text: str) -> None:
+        if text:
+            self._events.append(TextDelta(text))
+            self._text_last = True
+
+    def _flush(self) -> None:
+        arguments = "".join(self._reader.arguments)
+        self._reader.arguments.clear()
+        if arguments:
+            self._events.append(ToolCallDelta(self.num_calls - 1, arguments))
+
+    def _take(self) -> list[Event]:
+        events, self._events = self._events, []
+        return joined(events)
+
+    def _new_reader(self) -> CallReader:
+        return CallReader(self._names, strict=not self._begin)
+
+
+def joined(events: Iterable[Event]) -> list[Event]:
+    """The events with neighbours of one kind and index made one."""
+    result: list[Event] = []
+    for event in events:
+        last = result[-1] if result else None
+        if isinstance(event, TextDelta) and isinstance(last, TextDelta):
+            result[-1] = TextDelta(last.text + event.text)
+        elif (
+            isinstance(event, ToolCallDelta)
+            and isinstance(last, ToolCallDelta)
+            and event.index == last.index
+        ):
+            result[-1] = ToolCallDelta(last.index, last.arguments + event.arguments)
+        else:
+            result.append(event)
+    return result

@@ -1,0 +1,259 @@
+"""Tools as a request gives them, and the forms in which models write calls of them.
+
+Which form a model writes is read off its chat template. A grammar holds a model to its form
+where the request asks for a call; how calls are found in an answer is `tool_parser`'s work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from copyahead.engine.grammar import WHITESPACE
+from copyahead.errors import RequestError
+from copyahead.server.reasoning import ReasoningMarkers
+from copyahead.server.tool_parser import (
+    Event,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    ToolParser,
+)
+
+Json = dict[str, Any]
+
+MAX_CALLS = 16
+"""Most calls in one answer that a grammar asks for."""
+
+
+class ToolFormat(msgspec.Struct, frozen=True):
+    """How a model writes a call: a JSON object, with or without markers around it."""
+
+    name: str
+    begin: str = ""
+    end: str = ""
+    arguments_key: str = "arguments"
+    between: str = "\n"
+    """What stands between two calls."""
+    in_list: bool = False
+    """Whether calls stand in a JSON list."""
+
+    def parser(self, names: Collection[str] | None = None) -> ToolParser:
+        """A parser for one answer. `names`: the tools of the request; a form without markers
+        finds only calls of these."""
+        return ToolParser(self.begin, self.end, names)
+
+    def write(self, calls: Sequence[tuple[str, str]]) -> str:
+        """The text of `calls`, (name, JSON text of the arguments) each, as a model writes them."""
+        texts = [
+            f"{self._before(name)}{arguments.strip() or '{}'}{self._after()}"
+            for name, arguments in calls
+        ]
+        return f"[{', '.join(texts)}]" if self.in_list else self.between.join(texts)
+
+    def _before(self, name: str) -> str:
+        head = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{self.arguments_key}": '
+        return f"{self.begin}\n{head}" if self.begin else head
+
+    def _after(self) -> str:
+        return f"}}\n{self.end}" if self.end else "}"
+
+
+HERMES = ToolFormat("hermes", "<tool_call>", "</tool_call>")
+"""Hermes, Qwen and many others."""
+LLAMA = ToolFormat("llama", arguments_key="parameters", between="; ")
+"""Llama 3.1 and later."""
+JSON = ToolFormat("json")
+"""Bare objects, one a line."""
+JSON_LIST = ToolFormat("json list", in_list=True)
+"""A list of objects: Mistral, behind a control token that is no text."""
+
+
+def format_of(template: str) -> ToolFormat:
+    """The form that a chat template with tools asks its model for."""
+    if HERMES.begin in template:
+        return HERMES
+    if "[TOOL_CALLS]" in template:
+        return JSON_LIST
+    if '"parameters":' in template or "'parameters':" in template or "python_tag" in template:
+        return LLAMA
+    return JSON
+
+
+def check_tools(tools: Sequence[Any] | None, field: str = "tools") -> list[Json]:
+    """The function tools of a Chat Completions request, checked and complete.
+
+    Raises RequestError naming the entry and what is wrong with it.
+    """
+    checked: list[Json] = []
+    for place, tool in enumerate(tools or ()):
+        where = f"{field}[{place}]"
+        kind = tool.get("type", "function") if isinstance(tool, Mapping) else None
+        if kind != "function":
+            raise RequestError(f"{where}.type must be 'function', not {kind!r}", field=where)
+        function = tool.get("function")
+        if not isinstance(function, Mapping):
+            raise RequestError(f"{where}.function must be an object with a name", field=where)
+        checked.append(_checked(function, f"{where}.function"))
+    names = tool_names(checked)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise RequestError(f"{field} names {twice!r} twice: give each tool its own name", field)
+    return checked
+
+
+def _checked(function: Mapping[str, Any], where: str) -> Json:
+    name, parameters = function.get("name"), function.get("parameters")
+    if not isinstance(name, str) or not 0 < len(name) <= 128:
+        raise RequestError(f"{where}.name must be a text of 1 to 128 characters", field=where)
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise RequestError(f"{where}.parameters must be a JSON schema object", field=where)
+    description = function.get("description")
+    if description is not None and not isinstance(description, str):
+        raise RequestError(f"{where}.description must be a text", field=where)
+    schema = dict(parameters or {}) or {"type": "object", "properties": {}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description or "", "parameters": schema},
+    }
+
+
+def tool_names(tools: Sequence[Json] | None) -> list[str]:
+    """The names of checked tools."""
+    return [tool["function"]["name"] for tool in tools or ()]
+
+
+def describe(tools: Sequence[Json], form: ToolFormat = HERMES) -> str:
+    """System text that tells a model of its tools, for templates that cannot."""
+    lines = [
+        "You can call the functions listed below. Each line is one function: its name, what it "
+        "does, and the JSON schema of its arguments.",
+        *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools),
+        "To call a function, write exactly this, and nothing after it:",
+        form.write([("function name", '{"argument name": "value"}')]),
+        "Write one such block for each call. Call a function only when it is needed to answer.",
+    ]
+    return "\n".join(lines)
+
+
+def wanted(tools: Sequence[Json] | None, choice: Any) -> tuple[list[Json], bool]:
+    """The tools that `tool_choice` leaves to the model, and whether one must be called.
+
+    `choice` is none, auto, required, `{"type": "function", "function": {"name": ...}}`, the same
+    without the inner object, or `{"type": "allowed_tools", ...}`. Raises RequestError when it is
+    something else, or names a tool that there is not.
+    """
+    tools = list(tools or ())
+    if choice is None or choice == "auto":
+        return tools, False
+    if choice == "none":
+        return [], False
+    if choice == "required":
+        names, must = tool_names(tools), True
+    else:
+        names, must = _named(choice)
+    chosen = [tool for tool in tools if tool["function"]["name"] in names]
+    missing = set(names) - set(tool_names(chosen))
+    if missing or not chosen:
+        what = f"names {sorted(missing)[0]!r}" if missing else "asks for a call"
+        known = ", ".join(tool_names(tools)) or "no tool"
+        raise RequestError(f"tool_choice {what}, and tools has {known}", field="tool_choice")
+    return chosen, must
+
+
+def _named(choice: Any) -> tuple[list[str], bool]:
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    if kind == "function":
+        inner = choice.get("function", choice)
+        if isinstance(inner, Mapping) and isinstance(inner.get("name"), str):
+            return [inner["name"]], True
+    if kind == "allowed_tools":
+        inner = choice.get("allowed_tools", choice)
+        if isinstance(inner, Mapping) and isinstance(inner.get("tools"), list):
+            names = [_named(tool)[0] for tool in inner["tools"]]
+            return [name for each in names for name in each], inner.get("mode") == "required"
+    raise RequestError(
+        "tool_choice must be 'none', 'auto', 'required' or "
+        '{"type": "function", "function": {"name": ...}}',
+        field="tool_choice",
+    )
+
+
+def grammar_for(
+    tools: Sequence[Json] | None,
+    choice: Any,
+    form: ToolFormat,
+    *,
+    parallel: bool = True,
+    thinking: ReasoningMarkers | None = None,
+    opened: bool = False,
+) -> str | None:
+    """A grammar (llguidance's Lark) for answers that call what `choice` asks for.
+
+    None where the model is free to call nothing. A named tool is called once; a required call
+    may be followed by more when `parallel`. `thinking`: the model may think first, and `opened`
+    says that it already does. Raises RequestError as `wanted` does.
+    """
+    chosen, must = wanted(tools, choice)
+    if not must:
+        return None
+    many = parallel and len(chosen) > 0 and (choice == "required" or len(chosen) > 1)
+    more = f"{{0,{MAX_CALLS - 1}}}"
+    if form.in_list:
+        calls = '"[" call (", " call)' + more + ' "]"' if many else '"[" call "]"'
+    else:
+        calls = f"call ({_text(form.between)} call){more}" if many else "call"
+    lines = [f"start: {_thinking_rule(thinking, opened)}{calls}"]
+    if thinking is not None:
+        lines.append(f"thoughts[suffix={_text(thinking.end)}]: /(?s:.*)/")
+    lines.append("call: " + " | ".join(f"call_{place}" for place in range(len(chosen))))
+    for place, tool in enumerate(chosen):
+        function = tool["function"]
+        before, after = form._before(function["name"]), form._after()
+        lines.append(f"call_{place}: {_text(before)} arguments_{place} {_text(after)}")
+        lines.append(f"arguments_{place}: %json {_schema(function['parameters'])}")
+    return "\n".join(lines) + "\n"
+
+
+def _thinking_rule(thinking: ReasoningMarkers | None, opened: bool) -> str:
+    if thinking is None:
+        return ""
+    if opened:
+        return r"thoughts /\n{0,2}/ "
+    return rf"({_text(thinking.begin)} thoughts /\n{{0,2}}/)? "
+
+
+def _schema(parameters: Json) -> str:
+    """The schema with bounded white space, and without arguments that it does not list."""
+    schema = {**parameters, "x-guidance": {"whitespace_pattern": WHITESPACE}}
+    if "properties" in schema:
+        schema.setdefault("additionalProperties", False)
+    return json.dumps(schema)
+
+
+def _text(text: str) -> str:
+    """A Lark string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+__all__ = [
+    "HERMES",
+    "JSON",
+    "JSON_LIST",
+    "LLAMA",
+    "Event",
+    "TextDelta",
+    "ToolCallDelta",
+    "ToolCallStart",
+    "ToolFormat",
+    "ToolParser",
+    "check_tools",
+    "describe",
+    "format_of",
+    "grammar_for",
+    "tool_names",
+    "wanted",
+]
