@@ -18,6 +18,8 @@ with event.install_recorder("numba:compile") as seen:
     from copyahead.drafters import LookupDrafter
     from copyahead.history import HistoryPool
     from copyahead.policies import parse_policy
+    from copyahead.policies.priced import PricedDrafter
+    from copyahead.step_cost import StepCost
     {body}
     if seen.buffer:
         raise SystemExit(f"compiled in a request: {{seen.buffer}}")
@@ -25,7 +27,9 @@ print("ok")
 """
 
 PRESET = """
-    drafter = LookupDrafter(HistoryPool(2, 300, 50), parse_policy({policy!r}))
+    choice, pool = parse_policy({policy!r}), HistoryPool(2, 300, 50)
+    priced = PricedDrafter(pool, StepCost.linear(0.03), knobs=choice.priced)
+    drafter = priced if choice.priced else LookupDrafter(pool, choice)
     text = list(range(20)) * 3
     first = drafter.open(text, slot=0)
     second = drafter.open(np.array(text, dtype=np.int64), slot=1)
@@ -47,7 +51,9 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("policy", ["hysteresis", "window", "single", "adaptive_k", "fixed"])
+@pytest.mark.parametrize(
+    "policy", ["priced", "hysteresis", "window", "single", "adaptive_k", "fixed"]
+)
 def test_the_first_round_compiles_nothing(policy: str) -> None:
     done = run(ROUNDS.format(body=PRESET.format(policy=policy).strip()))
     assert (done.stdout.strip(), done.returncode) == ("ok", 0), done.stderr

@@ -14,7 +14,7 @@ from copyahead.errors import ConfigError, RequestError
 from copyahead.history import BARRIER, HistoryPool
 from copyahead.kernels import index
 from copyahead.types import NO_DRAFT, Source
-from naive import NaiveHistory
+from tests.naive import NaiveHistory
 
 VOCAB = 4
 CAPACITY = 400

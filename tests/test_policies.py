@@ -224,7 +224,7 @@ def test_requests_do_not_share_state(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nope", "policy 'nope' is unknown: take one of .*hysteresis, window, single"),
+        ("nope", "policy 'nope' is unknown: take one of priced, hysteresis, window, single"),
         ("", "policy '' is unknown"),
         ("window:size=3", "window has no option 'size': its options are key, min_match, start"),
         ("window:start", "write start=2, not 'start'"),
@@ -239,6 +239,8 @@ def test_requests_do_not_share_state(name: str) -> None:
         ("hysteresis:min_match=20", "min_match=20 and min_match_after_empty=16 exclude"),
         ("single:shortest_key=4", "shortest_key=4 and longest_key=3 exclude"),
         ("adaptive_k:longest_key=1", "shortest_key=2 and longest_key=1 exclude"),
+        ("priced:credit=x", "credit must be a number from 1 to 1024, not 'x'"),
+        ("priced:credit=nan", "credit must be from 1 to 1024, not nan"),
         ("fixed:num_draft_tokens=0", "num_draft_tokens must be from 1 to 64"),
     ],
 )
@@ -265,6 +267,15 @@ def test_every_default_and_edge_of_every_option_is_accepted_or_excluded() -> Non
                     parse_policy(f"{description.name}:{option.name}={value}")
                 except ConfigError as error:
                     assert "exclude each other" in str(error)  # noqa: PT017
+
+
+def test_priced_is_no_preset() -> None:
+    choice = parse_policy("priced:credit=8,threshold=1.5")
+    assert choice.priced is not None
+    assert (choice.priced.credit, choice.priced.threshold) == (8.0, 1.5)
+    assert parse_policy("window").priced is None
+    with pytest.raises(ConfigError, match="take PricedDrafter"):
+        choice(Load())
 
 
 def test_all_presets_are_named() -> None:

@@ -120,11 +120,13 @@ class HybridDrafter:
         self._rule = rule
         self._takes_block_at = takes_block_at
 
-    def open(self, prompt: Tokens, *, slot: int, grammar: bool = False) -> HybridSession:
+    def open(
+        self, prompt: Tokens, *, slot: int, tenant: str = "", grammar: bool = False
+    ) -> HybridSession:
         """See `contracts.Drafter.open`. `grammar`: the request is under one."""
-        other = self._other.open(cast("Sequence[Token]", prompt), slot=slot)
+        other = self._other.open(cast("Sequence[Token]", prompt), slot=slot, tenant=tenant)
         return HybridSession(
-            self._copies.open(prompt, slot=slot),
+            self._copies.open(prompt, slot=slot, tenant=tenant),
             other,
             self._rule,
             takes_block_at=self._takes_block_at,

@@ -38,6 +38,12 @@ class LookupSession:
         # Where the last copy would go on, in the row; -1 when it broke.
         self._following = -1
 
+    @property
+    def window(self) -> int | None:
+        """Longest copy that is asked for now, where the policy has a window."""
+        window: int | None = getattr(self.policy, "window", None)
+        return window
+
     def query(self, limit: int) -> Query | None:
         """What the policy wants looked up for a draft of at most `limit` tokens."""
         return self.policy.query(limit) if limit > 0 else None

@@ -434,7 +434,9 @@ def settle(
     state = states[row]
     tenant = state[TENANT]
     model = models[tenant]
-    cost = prices[1 + num_draft_tokens]
+    # Tokens that no round of this session accounts for came one a step.
+    unaccounted = max(len(emitted) - 1 - num_draft_tokens, 0)
+    cost = prices[1 + num_draft_tokens] + unaccounted
     model[RATE_TOKENS] = RATE_DECAY * model[RATE_TOKENS] + len(emitted)
     model[RATE_COST] = RATE_DECAY * model[RATE_COST] + cost
     credits_[row] = charge(credits_[row], len(emitted), cost, prices)

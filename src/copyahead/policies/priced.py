@@ -9,40 +9,27 @@ seen, so tenants never share them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from copyahead.config import MAX_DRAFT_TOKENS
-from copyahead.contracts import DraftSession
+from copyahead.contracts import DraftSession, Load
 from copyahead.history import HistoryPool, Tokens
 from copyahead.kernels import features
 from copyahead.kernels import priced as kernel
-from copyahead.policies.knobs import Knobs, knob
+from copyahead.policies.priced_knobs import PricedKnobs
 from copyahead.policies.prior import shipped
 from copyahead.step_cost import StepCost
 from copyahead.types import NO_DRAFT, Draft, Source, Token
 
 Prices = npt.NDArray[np.float64]
 
+MAX_TENANTS = 64
+"""Tenants whose statistics are kept, at 0.8 MiB each; the one longest unseen goes first."""
+
 _UNSET_GAP = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PricedKnobs(Knobs):
-    """Options of `priced`. The defaults suit every machine: what differs is measured."""
-
-    max_draft: int = knob(64, 1, MAX_DRAFT_TOKENS, "longest draft")
-    credit: float = knob(
-        16.0, 1.0, 1024.0, "most steps that a request may ever lose to drafts that were not kept"
-    )
-    credit_cap: float = knob(64.0, 0.0, 65536.0, "most steps of past gains that count as credit")
-    trickle: float = knob(0.005, 0.0, 0.1, "credit for every emitted token, so that it recovers")
-    threshold: float = knob(
-        1.25, 0.5, 4.0, "tokens a step that a further row must bring, in units of the running rate"
-    )
 
 
 def price_list(step_cost: StepCost, knobs: PricedKnobs) -> Prices:
@@ -53,9 +40,11 @@ def price_list(step_cost: StepCost, knobs: PricedKnobs) -> Prices:
     prices = np.zeros(kernel.NUM_PRICES)
     curve = step_cost.curve(kernel.MAX_ROWS)
     prices[: kernel.MAX_ROWS + 1] = curve
-    for position in range(kernel.MAX_ROWS - 1):
-        further = curve[2 + position :] - curve[1 + position]
-        prices[kernel.CHEAPEST + position] = np.min(further / np.arange(1, len(further) + 1))
+    rows = np.arange(1, kernel.MAX_ROWS + 1)
+    more = rows[None, :] - rows[:-1, None]
+    further = curve[None, 1:] - curve[1:-1, None]
+    each = np.where(more > 0, further / np.maximum(more, 1), np.inf)
+    prices[kernel.CHEAPEST : kernel.CHEAPEST + kernel.MAX_ROWS - 1] = each.min(axis=1)
     prices[kernel.THRESHOLD :] = (
         knobs.threshold,
         knobs.credit,
@@ -108,21 +97,24 @@ class PricedDrafter:
     def __init__(
         self,
         pool: HistoryPool,
-        step_cost: StepCost,
+        cost: StepCost | Load,
         *,
         knobs: PricedKnobs | None = None,
         end_tokens: Sequence[Token] = (),
         prior: npt.NDArray[np.float64] | None = None,
     ) -> None:
-        """`end_tokens` end a request, so nothing is drafted after them.
+        """`cost`: T(n), or the load whose `step_cost` is read at every round.
+
+        `end_tokens` end a request, so nothing is drafted after them.
 
         `prior`: a model to start from (`policies.prior`); the shipped one when not given.
         """
         rows = pool.num_rows
         self._pool = pool
         self._knobs = knobs or PricedKnobs()
-        self._step_cost = step_cost
-        self.prices = price_list(step_cost, self._knobs)
+        self._load = cost if isinstance(cost, Load) else Load(step_cost=cost)
+        self._priced = self._load.step_cost
+        self._prices = price_list(self._priced, self._knobs)
         self._ends = np.array(sorted(end_tokens), dtype=np.int32)
         self._prior = shipped() if prior is None else prior
         self._open: dict[int, PricedSession] = {}
@@ -147,14 +139,20 @@ class PricedDrafter:
 
     @property
     def step_cost(self) -> StepCost:
-        """T(n); assign a new one whenever the machine was measured again."""
-        return self._step_cost
+        """T(n); assign another one whenever the machine was measured again."""
+        return self._load.step_cost
 
     @step_cost.setter
     def step_cost(self, step_cost: StepCost) -> None:
-        if step_cost is not self._step_cost:
-            self._step_cost = step_cost
-            self.prices = price_list(step_cost, self._knobs)
+        self._load.step_cost = step_cost
+
+    @property
+    def prices(self) -> Prices:
+        """The price list of the step cost as it is now."""
+        if self._load.step_cost is not self._priced:
+            self._priced = self._load.step_cost
+            self._prices = price_list(self._priced, self._knobs)
+        return self._prices
 
     def open(self, prompt: Tokens, *, slot: int, tenant: str = "") -> PricedSession:
         """See `contracts.Drafter.open`. Requests of one `tenant` share their statistics."""
@@ -181,8 +179,9 @@ class PricedDrafter:
         rounds = self._one_round
         rounds[0, 0] = session.row
         rounds[0, 1] = limit if limit > 0 else 0
-        session.priced_at(self.prices)
-        if self._draft(rounds) == 0:
+        prices = self.prices
+        session.priced_at(prices)
+        if self._draft(rounds, prices) == 0:
             return NO_DRAFT
         row, _, count, origin, match = rounds[0].tolist()
         tokens = tuple(self._tokens[:count].tolist())
@@ -200,7 +199,7 @@ class PricedDrafter:
         rounds = self._rounds[: len(mine)]
         rounds[:, 0] = [session.row for session in mine]
         rounds[:, 1] = [max(limit, 0) for limit in limits]
-        total = self._draft(rounds)
+        total = self._draft(rounds, prices)
         found = rounds.tolist()
         tokens = tuple(self._tokens[:total].tolist())
         survivals = tuple(self._survivals[:total].tolist())
@@ -254,7 +253,7 @@ class PricedDrafter:
             state[features.B_GAP] = _UNSET_GAP
             state[features.CHAIN_LENGTH] = 0
 
-    def _draft(self, rounds: npt.NDArray[np.int32]) -> int:
+    def _draft(self, rounds: npt.NDArray[np.int32], prices: Prices) -> int:
         """Draft for all rows of `rounds`; returns how many tokens in all."""
         pool = self._pool
         return kernel.propose(  # type: ignore[no-any-return]
@@ -267,7 +266,7 @@ class PricedDrafter:
             self._chances,
             self.models,
             self.tables,
-            self.prices,
+            prices,
             self._ends,
             self._candidates,
             self._ints,
@@ -282,13 +281,26 @@ class PricedDrafter:
 
     def _statistics_of(self, tenant: str) -> int:
         """The tenant's place in `models` and `tables`; a new tenant starts from the prior."""
-        place = self._tenants.get(tenant)
+        place = self._tenants.pop(tenant, None)
         if place is None:
-            place = self._tenants[tenant] = len(self._tenants)
-        if place >= len(self.models):
-            grown = np.tile(self._prior, (max(1, 2 * place), 1))
-            grown[:place] = self.models
-            tables = np.zeros((len(grown), *self.tables.shape[1:]), dtype=np.float32)
-            tables[:place] = self.tables
-            self.models, self.tables = grown, tables
+            place = self._new_place()
+        self._tenants[tenant] = place  # The last one is the one seen last.
         return place
+
+    def _new_place(self) -> int:
+        used = len(self._tenants)
+        if used >= MAX_TENANTS:
+            busy = {int(self.states[row, features.TENANT]) for row in self._open}
+            for tenant, place in self._tenants.items():
+                if place not in busy:
+                    del self._tenants[tenant]
+                    self.models[place] = self._prior
+                    self.tables[place] = 0
+                    return place
+        if used >= len(self.models):
+            models = np.tile(self._prior, (max(1, 2 * used), 1))
+            models[:used] = self.models
+            tables = np.zeros((len(models), *self.tables.shape[1:]), dtype=np.float32)
+            tables[:used] = self.tables
+            self.models, self.tables = models, tables
+        return used

@@ -12,6 +12,7 @@ from copyahead.policies.adaptive_k import AdaptiveK, AdaptiveKKnobs
 from copyahead.policies.fixed import Fixed, FixedKnobs
 from copyahead.policies.hysteresis import Hysteresis, HysteresisKnobs
 from copyahead.policies.knobs import Knob, Knobs, knobs_of
+from copyahead.policies.priced_knobs import PricedKnobs
 from copyahead.policies.single import Single, SingleKnobs
 from copyahead.policies.window import Window, WindowKnobs
 
@@ -24,9 +25,16 @@ class PolicyChoice:
     knobs: Knobs
 
     def __call__(self, load: Load) -> LengthPolicy:
-        """A fresh state machine that watches `load`."""
+        """A fresh state machine that watches `load`. `priced` has none: see `priced`."""
         make = _POLICIES[self.name].make
+        if make is None:
+            raise ConfigError(f"policy {self.name} opens sessions of its own: take PricedDrafter")
         return make(self.knobs, load)
+
+    @property
+    def priced(self) -> PricedKnobs | None:
+        """The options of `priced`, for a `policies.priced.PricedDrafter`; None for a preset."""
+        return self.knobs if isinstance(self.knobs, PricedKnobs) else None
 
     def __str__(self) -> str:
         changed = [
@@ -50,10 +58,15 @@ class PolicyDescription:
 class _Entry:
     about: str
     knobs: type[Knobs]
-    make: Callable[[Any, Load], LengthPolicy]
+    make: Callable[[Any, Load], LengthPolicy] | None
 
 
 _POLICIES: dict[str, _Entry] = {
+    "priced": _Entry(
+        "as much of a copy as is worth its price on this machine; learns which copies hold",
+        PricedKnobs,
+        None,
+    ),
     "hysteresis": _Entry(
         "long copies, behind a gate on the match that opens while a copy runs",
         HysteresisKnobs,
