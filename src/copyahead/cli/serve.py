@@ -1,0 +1,176 @@
+"""`copyahead serve`: the model behind HTTP, for any OpenAI client."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from copyahead.cli import output
+from copyahead.cli.options import Flat, Lookup, ModelPath
+from copyahead.config import LookupOptions, ModelOptions, check_range
+from copyahead.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from copyahead.engine import Engine
+    from copyahead.server.service import ServerOptions, Service
+
+_DEFAULT_LOOKUP = LookupOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModelOptions(ModelOptions):
+    """How the model is loaded: several requests run together unless one is asked for."""
+
+    parallel: int = 4
+    """Requests that run together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """Where the server listens, to whom, and how much one client may ask for."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8080
+    """Port to listen on; 0 takes a free one."""
+    alias: str | None = None
+    """Name under which the model is listed; the file's own when not given."""
+    api_key: tuple[str, ...] = ()
+    """A key that clients must send; may be repeated. Each key is a tenant: nothing is copied
+    between the requests of two."""
+    open_to_network: bool = False
+    """Listen on an address that other machines reach, without any key."""
+    cors_origin: tuple[str, ...] = ()
+    """An origin whose pages may use the server from a browser; may be repeated; `*` for all."""
+    max_body_mb: float = 16.0
+    """Largest body of a request, in megabytes."""
+    max_prompt_tokens: int | None = None
+    """Longest prompt in tokens; by default whatever the context holds."""
+    max_queue: int = 64
+    """Answers that may wait for a slot; with more, a request is refused with status 429."""
+    queue_seconds: float = 60.0
+    """Longest wait for a slot; after it the request is refused with status 429."""
+    keepalive_seconds: float = 10.0
+    """A comment is sent on a stream that was silent for this long; 0 sends none."""
+    shutdown_seconds: float = 30.0
+    """How long running streams may go on after Ctrl-C."""
+
+    def __post_init__(self) -> None:
+        check_range("port", self.port, 0, 65535)
+
+
+_DEFAULT_HTTP = HttpOptions()
+_DEFAULT_MODEL = ServedModelOptions()
+
+
+def serve(
+    model: ModelPath = None,
+    /,
+    *,
+    http: Annotated[HttpOptions, Flat] = _DEFAULT_HTTP,
+    lookup_options: Lookup = _DEFAULT_LOOKUP,
+    model_options: Annotated[ServedModelOptions, Flat] = _DEFAULT_MODEL,
+    request_log: bool = True,
+) -> int:
+    """Serve the model to OpenAI clients until interrupted.
+
+    Chat and text completions, streamed or whole, with tools, JSON schemas and log-probabilities.
+    Answers are those of plain decoding: what is copied is only ever a proposal.
+
+    Parameters
+    ----------
+    request_log
+        Write a line about each request to standard error; never its text.
+    """
+    try:
+        from copyahead.server.run import address, bind, serve
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "fastapi", "server") from error
+
+    options = _server_options(http)
+    bound = bind(http.host, http.port)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("copyahead").setLevel(logging.INFO if request_log else logging.WARNING)
+    try:
+        service = _service(model, http, options, lookup_options, model_options)
+    except BaseException:
+        bound.close()
+        raise
+    serve(service, bound, lambda: output.remark(_banner(service, lookup_options, address(bound))))
+    return 0
+
+
+def _server_options(http: HttpOptions) -> ServerOptions:
+    """The options checked: before a model is loaded."""
+    from copyahead.server.auth import ApiKeys, check_binding
+    from copyahead.server.limits import Limits
+    from copyahead.server.service import ServerOptions
+
+    check_binding(http.host, ApiKeys(http.api_key), open_to_network=http.open_to_network)
+    limits = Limits(
+        max_body_mb=http.max_body_mb,
+        max_prompt_tokens=http.max_prompt_tokens,
+        max_queue=http.max_queue,
+        queue_seconds=http.queue_seconds,
+        keepalive_seconds=http.keepalive_seconds,
+        shutdown_seconds=http.shutdown_seconds,
+    )
+    return ServerOptions(api_keys=http.api_key, cors_origins=http.cors_origin, limits=limits)
+
+
+def _service(
+    model: ModelPath,
+    http: HttpOptions,
+    options: ServerOptions,
+    lookup: LookupOptions,
+    model_options: ModelOptions,
+) -> Service:
+    from dataclasses import replace
+
+    from copyahead.engine.async_engine import AsyncEngine
+    from copyahead.loading import load
+    from copyahead.models import find_model
+    from copyahead.server.service import Service
+    from copyahead.server.templates import ChatTemplate
+
+    path = find_model(model)
+    output.remark(f"loading {path.name}")
+    engine = load(path, model=model_options, lookup=lookup)
+    try:
+        template = ChatTemplate.from_backend(engine.backend)
+        policy = lookup.policy if engine.max_draft_tokens else ""
+        named = replace(options, model_name=http.alias or path.stem, policy=policy)
+        return Service(AsyncEngine(engine), named, template)
+    except BaseException:
+        engine.close()
+        raise
+
+
+def _banner(service: Service, lookup: LookupOptions, url: str) -> str:
+    """What a user sees when the server is up."""
+    from copyahead.server.templates import CHATML
+
+    capabilities = service.capabilities
+    keys = len(set(service.options.api_keys))
+    lines = [
+        f"model: {service.options.model_name}",
+        f"context: {capabilities.context_size} tokens a request",
+        f"slots: {capabilities.num_slots}",
+        output.level(service.backend.exactness),
+        f"lookup: {_lookup_line(service.engine.engine, lookup)}",
+        f"chat template: {'ChatML' if service.template.source == CHATML else 'the model has one'}",
+        f"keys: {keys or 'none, everybody on this address may ask'}",
+        f"address: {url} (OpenAI clients: {url}/v1)",
+    ]
+    return "\n".join(lines)
+
+
+def _lookup_line(engine: Engine, lookup: LookupOptions) -> str:
+    if not lookup.lookup:
+        return "off, by --no-lookup"
+    note = engine.backend.capabilities.note
+    if not engine.max_draft_tokens:
+        return f"off: {note or 'the model cannot take tokens back'}"
+    on = f"on, policy {lookup.policy}, drafts of at most {engine.max_draft_tokens} tokens"
+    return f"{on} ({note})" if note else on

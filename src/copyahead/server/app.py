@@ -1,0 +1,208 @@
+"""The application: its routes, its layers, and how it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from copyahead._version import __version__
+from copyahead.server import wire
+from copyahead.server.answers import json_response
+from copyahead.server.auth import ApiKeys, KeyCheck
+from copyahead.server.chat import FIELD_NAMES, chat
+from copyahead.server.completions import completions
+from copyahead.server.errors import ApiError, ClientGone, api_error
+from copyahead.server.limits import BodyLimit
+from copyahead.server.metrics import CONTENT_TYPE
+from copyahead.server.prompting import chat_prompt
+from copyahead.server.service import Service
+from copyahead.server.streaming import while_connected
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The request is wrong; `param` names the field."},
+    401: {"description": "No valid API key."},
+    413: {"description": "The body is too large."},
+    429: {"description": "Too many requests; see `Retry-After`."},
+}
+
+
+def make_app(service: Service) -> FastAPI:
+    """The application over `service`, which it closes when it ends."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(service.close)
+
+    app = FastAPI(
+        title="copyahead",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    _add_generation(app, service)
+    _add_tokens(app, service)
+    _add_status(app, service)
+    _add_handlers(app, service)
+    _add_layers(app, service)
+    return app
+
+
+def tenant_of(http: Request) -> str:
+    """Whose request it is, as the key check left it."""
+    return str(http.scope.get("state", {}).get("tenant", ""))
+
+
+def _add_generation(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/chat/completions", responses=_ERRORS, response_class=Response)
+    async def chat_completions(body: wire.ChatRequest, http: Request) -> Response:
+        return await chat(service, http, body, tenant_of(http))
+
+    @app.post("/v1/completions", responses=_ERRORS, response_class=Response)
+    async def text_completions(body: wire.CompletionRequest, http: Request) -> Response:
+        return await completions(service, http, body, tenant_of(http))
+
+
+def _add_tokens(app: FastAPI, service: Service) -> None:
+    @app.post("/tokenize", responses=_ERRORS, response_class=Response)
+    async def tokenize(body: wire.TokenizeRequest, http: Request) -> Response:
+        tokens = await while_connected(http, _tokens(service, body))
+        document: dict[str, Any] = {"tokens": tokens, "count": len(tokens)}
+        document["max_model_len"] = service.capabilities.context_size
+        if body.with_pieces:
+            document["pieces"] = [{"id": t, "piece": service.text([t])} for t in tokens]
+        return json_response(document)
+
+    @app.post("/detokenize", responses=_ERRORS, response_class=Response)
+    async def detokenize(body: wire.DetokenizeRequest) -> Response:
+        text = await asyncio.to_thread(service.text, body.tokens)
+        return json_response({"content": text, "prompt": text})
+
+
+async def _tokens(service: Service, body: wire.TokenizeRequest) -> list[int]:
+    if body.messages is not None:
+        messages = [message.model_dump(exclude_none=True) for message in body.messages]
+        return (await chat_prompt(service, messages)).tokens
+    text = body.content if body.content is not None else body.prompt
+    if text is None:
+        raise ApiError("content is missing: give a text, or messages", param="content")
+    return await asyncio.to_thread(service.tokenizer.encode, text, special=body.add_special)
+
+
+def _add_status(app: FastAPI, service: Service) -> None:
+    started = wire.now()
+
+    def model() -> dict[str, Any]:
+        return {**service.describe(), "created": started}
+
+    @app.get("/v1/models", response_class=Response)
+    async def models() -> Response:
+        return json_response({"object": "list", "data": [model()]})
+
+    @app.get("/v1/models/{name:path}", response_class=Response)
+    async def one_model(name: str) -> Response:
+        if name != service.options.model_name:
+            raise ApiError(
+                f"there is no model of this name, only {service.options.model_name}",
+                status=404,
+                code="model_not_found",
+                param="model",
+            )
+        return json_response(model())
+
+    @app.get("/health", response_class=Response)
+    async def health() -> Response:
+        if not service.engine.running:
+            return json_response({"status": "stopped"}, status=503)
+        return json_response({"status": "ok"})
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        return Response(service.metrics.page(), media_type=CONTENT_TYPE)
+
+
+def _add_handlers(app: FastAPI, service: Service) -> None:
+    names = wire.field_names()
+
+    async def failed(http: Request, error: Exception) -> Response:
+        if isinstance(error, ClientGone):
+            return Response(status_code=499)
+        fault = _fault(error, _renames(http), names)
+        service.report(error, fault)
+        return json_response(fault.body(http.url.path), status=fault.status, headers=fault.headers)
+
+    for kind in (Exception, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, failed)
+    # Starlette sends what falls to the handler of `Exception` twice: as an answer, and as an
+    # exception to the server's log. What is raised on purpose must not take that way.
+    for kind in _expected():
+        app.add_exception_handler(kind, failed)
+
+
+def _expected() -> list[type[Exception]]:
+    from copyahead.errors import CopyaheadError
+
+    return [ClientGone, CopyaheadError, UnicodeEncodeError]
+
+
+def _renames(http: Request) -> Mapping[str, str]:
+    return FIELD_NAMES if http.url.path.endswith("/chat/completions") else wire.RENAMES
+
+
+def _fault(error: Exception, renames: Mapping[str, str], names: frozenset[str]) -> ApiError:
+    if isinstance(error, RequestValidationError):
+        return _wrong_value(error, names)
+    if isinstance(error, HTTPException):
+        cause = error.__cause__
+        if isinstance(cause, ApiError):
+            return cause
+        message = str(error.detail).lower() or "the request cannot be served"
+        return ApiError(message, status=error.status_code, headers=error.headers)
+    return api_error(error, renames)
+
+
+def _wrong_value(error: RequestValidationError, names: frozenset[str]) -> ApiError:
+    """The first of a body's faults, by the name of its field."""
+    first = error.errors()[0]
+    place = first["loc"][1:]
+    if first["type"] == "json_invalid":
+        return ApiError("the body is not valid JSON", code="invalid_json")
+    # Names of a union's alternatives stand in the path too; numbers before them are items.
+    parts = [part for part in place if part in names or isinstance(part, int)]
+    param = ".".join(map(str, parts)) or None
+    what = str(first["msg"]).removeprefix("Input should").removeprefix("Value error,").strip()
+    verb = "must" if str(first["msg"]).startswith("Input should") else "is wrong:"
+    if first["type"] == "missing":
+        verb, what = "is", "missing"
+    if param is None:
+        what = "a JSON object, sent as application/json"
+        return ApiError(f"the body must be {what}", code="invalid_value")
+    return ApiError(f"{param} {verb} {what}", param=param, code="invalid_value")
+
+
+def _add_layers(app: FastAPI, service: Service) -> None:
+    """From the inside out: the body's limit, the key, CORS."""
+    options = service.options
+    app.add_middleware(BodyLimit, max_bytes=service.limits.max_body_bytes)
+    app.add_middleware(KeyCheck, keys=ApiKeys(options.api_keys))
+    if options.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(options.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+
+
+__all__ = ["make_app", "tenant_of"]

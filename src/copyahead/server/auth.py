@@ -1,0 +1,109 @@
+"""API keys. Each is a tenant: nothing is learnt or copied across them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Mapping, Sequence
+
+from copyahead.errors import ConfigError
+from copyahead.server.asgi import App, Receive, Scope, Send, send_error
+from copyahead.server.errors import ApiError
+
+OPEN_PATHS = frozenset({"/health", "/v1/health", "/openapi.json"})
+"""What may be asked for without a key."""
+
+
+class ApiKeys:
+    """The keys of a server; with none, everybody is the one tenant ``."""
+
+    def __init__(self, keys: Sequence[str] = ()) -> None:
+        """Raises ConfigError for a key that no header can carry."""
+        for key in keys:
+            if not key or not key.isascii() or not key.isprintable() or key != key.strip():
+                raise ConfigError("api_key must be printable ASCII without spaces at its ends")
+        self._digests = [_digest(key) for key in dict.fromkeys(keys)]
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def __repr__(self) -> str:
+        return f"<{len(self._digests)} API keys>"
+
+    def tenant(self, headers: Mapping[str, str]) -> str:
+        """Whose request it is: a name that gives nothing away of the key. 401 for a wrong one.
+
+        All keys are compared, each in constant time, so that the answer's time tells nothing.
+        """
+        if not self._digests:
+            return ""
+        given = _digest(_presented(headers))
+        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
+        if True not in matches:
+            raise ApiError(
+                "no valid API key: send one as `Authorization: Bearer KEY`",
+                status=401,
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return given.hex()[:16]
+
+
+class KeyCheck:
+    """Turns away whoever has no key, before anything of the request's body is read.
+
+    Leaves the tenant in the request's state.
+    """
+
+    def __init__(self, app: App, keys: ApiKeys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application; see `starlette.types`."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {
+            key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]
+        }
+        state = scope.setdefault("state", {})
+        try:
+            state["tenant"] = self._keys.tenant(headers)
+        except ApiError as error:
+            if scope["path"] not in OPEN_PATHS:
+                await send_error(error, scope, send)
+                return
+            state["tenant"] = ""
+        await self._app(scope, receive, send)
+
+
+def check_binding(host: str, keys: ApiKeys, *, open_to_network: bool) -> None:
+    """Raise ConfigError where anybody on the network could use the server without a key."""
+    if keys or open_to_network or is_loopback(host):
+        return
+    raise ConfigError(
+        f"host {host} can be reached from other machines and there is no API key: give --api-key, "
+        "or --open-to-network if that is meant"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _presented(headers: Mapping[str, str]) -> str:
+    """The key that a request carries, in OpenAI's header or in Anthropic's."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

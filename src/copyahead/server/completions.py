@@ -1,0 +1,217 @@
+"""`POST /v1/completions`: one or several prompts as text or as token ids, continued."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from copyahead.engine.request import MAX_CHOICES, Chunk, Request
+from copyahead.engine.text import Run
+from copyahead.server.answers import (
+    answer_stream,
+    answer_whole,
+    copied_runs,
+    guarded,
+    make_request,
+)
+from copyahead.server.chat import FINGERPRINT
+from copyahead.server.errors import ApiError
+from copyahead.server.generation import Generation
+from copyahead.server.logprobs import CompletionLogprobs, join
+from copyahead.server.prompting import constraint_of
+from copyahead.server.service import Service
+from copyahead.server.streaming import DONE, frame, while_connected
+from copyahead.server.usage import timings, usage
+from copyahead.server.wire import RENAMES, CompletionRequest, budget, new_id, now
+from copyahead.types import Token
+
+
+async def completions(
+    service: Service, http: HttpRequest, body: CompletionRequest, tenant: str
+) -> Response:
+    """Answer one completion request."""
+    _check(body)
+    prompts = await while_connected(http, _prompts(service, body))
+    requests = [await _request(service, body, prompt, tenant) for prompt in prompts]
+    _check_total(requests)
+    echoes = [service.text(prompt, "prompt") if body.echo else "" for prompt in prompts]
+    per_prompt = requests[0].n
+    answers = [
+        CompletionAnswer(service, body, index, echoes[index // per_prompt])
+        for index in range(len(prompts) * per_prompt)
+    ]
+    generation = service.start(requests, answer_id=new_id("cmpl-"), route="completions")
+    if body.stream:
+        frames = guarded(service, _frames(service, generation, answers, body), RENAMES)
+        return await answer_stream(http, service, generation, frames)
+    return await answer_whole(http, generation, _document(service, generation, answers))
+
+
+def _check(body: CompletionRequest) -> None:
+    """Refuse what cannot be done, by name."""
+    if body.suffix:
+        raise ApiError(
+            "suffix is not supported: leave it out", param="suffix", code="unsupported_parameter"
+        )
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise ApiError(
+            f"best_of must equal n ({body.n or 1}): answers are not ranked",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+    if body.echo and body.logprobs is not None:
+        raise ApiError(
+            "echo and logprobs exclude each other: the prompt has no log-probabilities",
+            param="echo",
+            code="unsupported_parameter",
+        )
+
+
+def _check_total(requests: Sequence[Request]) -> None:
+    total = sum(request.n for request in requests)
+    if total > MAX_CHOICES:
+        raise ApiError(
+            f"prompt holds {len(requests)} prompts, with n that is {total} answers, and one "
+            f"request may ask for {MAX_CHOICES}",
+            param="prompt",
+            code="invalid_value",
+        )
+
+
+async def _prompts(service: Service, body: CompletionRequest) -> list[list[Token]]:
+    """The prompts as token ids; ApiError for an empty list."""
+    given = body.prompt
+    if isinstance(given, str):
+        return [await service.encode(given)]
+    if not given:
+        raise ApiError("prompt is empty: give at least one", param="prompt", code="invalid_value")
+    if len(given) > MAX_CHOICES and not isinstance(given[0], int):
+        raise ApiError(
+            f"prompt holds {len(given)} prompts, and one request may ask for {MAX_CHOICES}",
+            param="prompt",
+            code="invalid_value",
+        )
+    prompts: list[list[Token]] = []
+    ids: list[Token] = []
+    for item in given:
+        if isinstance(item, str):
+            prompts.append(await service.encode(item))
+        elif isinstance(item, int):
+            ids.append(item)
+        else:
+            prompts.append(item)
+    for prompt in prompts or [ids]:
+        service.check_length(len(prompt), "prompt")
+    return prompts or [ids]
+
+
+async def _request(
+    service: Service, body: CompletionRequest, prompt: Sequence[Token], tenant: str
+) -> Request:
+    return await make_request(
+        service,
+        body,
+        prompt,
+        tenant,
+        sampling=body.sampling(default_temperature=1.0),
+        max_tokens=budget("max_tokens", body.max_tokens),
+        logprobs=body.logprobs,
+        stop=body.stops,
+        **constraint_of(body.response_format),
+    )
+
+
+class CompletionAnswer:
+    """One choice: takes its chunks, and keeps the whole."""
+
+    def __init__(self, service: Service, body: CompletionRequest, index: int, echo: str) -> None:
+        self._index = index
+        self._text = ""
+        self._echo = echo
+        self._runs: list[Run] = []
+        self._with_copied = bool(body.include_copied)
+        self._logprobs = CompletionLogprobs(service.pieces) if body.logprobs is not None else None
+        self._entries: list[dict[str, Any]] = []
+        self._finish_reason: str | None = None
+
+    def push(self, chunk: Chunk) -> dict[str, Any]:
+        """The `choices` entry of a stream for `chunk`."""
+        text, self._echo = self._echo + chunk.text, ""
+        self._text += text
+        self._runs += chunk.pieces
+        entry = None
+        if self._logprobs is not None:
+            entry = self._logprobs.take(chunk.logprobs)
+            self._entries.append(entry)
+        if chunk.finish_reason is not None:
+            self._finish_reason = str(chunk.finish_reason)
+        return self._choice(text, entry, chunk.pieces)
+
+    def whole(self) -> dict[str, Any]:
+        """The entry of `choices` in a document."""
+        logprobs = join(self._entries) if self._logprobs is not None else None
+        return self._choice(self._text, logprobs, self._runs)
+
+    def _choice(
+        self, text: str, logprobs: dict[str, Any] | None, runs: Sequence[Run]
+    ) -> dict[str, Any]:
+        choice = {
+            "index": self._index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": self._finish_reason,
+        }
+        if self._with_copied:
+            choice["copied"] = copied_runs(runs)
+        return choice
+
+
+async def _document(
+    service: Service, generation: Generation, answers: Sequence[CompletionAnswer]
+) -> dict[str, Any]:
+    async for index, chunk in generation:
+        answers[index].push(chunk)
+    stats = generation.stats
+    return {
+        **_head(service, generation),
+        "choices": [answer.whole() for answer in answers],
+        "usage": usage(stats),
+        "timings": timings(stats),
+    }
+
+
+async def _frames(
+    service: Service,
+    generation: Generation,
+    answers: Sequence[CompletionAnswer],
+    body: CompletionRequest,
+) -> AsyncGenerator[bytes]:
+    with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+    head = _head(service, generation)
+    more: dict[str, Any] = {"usage": None} if with_usage else {}
+    num_open = len(answers)
+    async for index, chunk in generation:
+        num_open -= chunk.finish_reason is not None
+        choice = answers[index].push(chunk)
+        if num_open == 0 and not with_usage:
+            more = {"timings": timings(generation.stats)}
+        if choice["text"] or choice["logprobs"] or choice["finish_reason"]:
+            yield frame({**head, "choices": [choice], **more})
+    if with_usage:
+        stats = generation.stats
+        document = {**head, "choices": [], "usage": usage(stats), "timings": timings(stats)}
+        yield frame(document)
+    yield DONE
+
+
+def _head(service: Service, generation: Generation) -> dict[str, Any]:
+    return {
+        "id": generation.id,
+        "object": "text_completion",
+        "created": now(),
+        "model": service.options.model_name,
+        "system_fingerprint": FINGERPRINT,
+    }

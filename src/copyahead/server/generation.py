@@ -1,0 +1,202 @@
+"""The running requests behind one HTTP request: one queue of chunks, one end.
+
+A generation takes a place in the queue when it is made and gives it back in `close`, which also
+cancels whatever still runs, counts, and writes the log line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
+
+from copyahead.engine.async_engine import AsyncEngine, Stream
+from copyahead.engine.request import Chunk, Request
+from copyahead.server.errors import ApiError
+from copyahead.server.limits import Limits, Queue, too_busy
+from copyahead.stats import CopyStats
+from copyahead.types import FinishReason
+
+
+class Outcome(msgspec.Struct):
+    """What became of a generation, for the log and the counters."""
+
+    id: str
+    route: str
+    tenant: str
+    stats: CopyStats
+    reasons: list[str]
+    """A finish reason for each answer, or why there is none: `cancelled`, `error`, `refused`."""
+    queue_seconds: float
+    first_token_seconds: float | None
+    total_seconds: float
+    gaps: list[float]
+    """Seconds between chunks of the same answer."""
+
+
+class Generation:
+    """Iterate it once for `(choice index, chunk)` pairs; raises ApiError when one fails."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        requests: Sequence[Request],
+        *,
+        answer_id: str,
+        route: str,
+        queue: Queue,
+        limits: Limits,
+        done: Callable[[Generation, Outcome], None],
+    ) -> None:
+        """Submit `requests`; ApiError 429 when the queue is full."""
+        self.id = answer_id
+        self.requests = list(requests)
+        self._route = route
+        self._queue, self._limits, self._done = queue, limits, done
+        self._num_answers = sum(request.n for request in requests)
+        queue.enter(self._num_answers)
+        self._began = time.perf_counter()
+        self._started_at: float | None = None
+        self._first_token_at: float | None = None
+        self._last_chunk_at: dict[int, float] = {}
+        self._gaps: list[float] = []
+        self._reasons: list[str | None] = [None] * self._num_answers
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._items: asyncio.Queue[tuple[int, Chunk] | BaseException] = asyncio.Queue()
+        self._streams: list[Stream] = [engine.generate(request) for request in requests]
+        self._tasks = [asyncio.create_task(self._pump(*item)) for item in self._offsets()]
+        self._tasks.append(asyncio.create_task(self._watch_start()))
+
+    @property
+    def stats(self) -> CopyStats:
+        """Counters of all requests together."""
+        total = CopyStats()
+        for stream in self._streams:
+            total.add(_read(stream))
+        return total
+
+    async def accepted(self) -> None:
+        """Wait until the engine has taken every request on; raises what it says of a wrong one."""
+        for stream in self._streams:
+            await stream.accepted()
+
+    async def started(self, patience: float | None = None) -> None:
+        """Wait until a slot is held, at most `patience` seconds; ApiError 429 after too long."""
+        await self.accepted()
+        await asyncio.wait([self._tasks[-1]], timeout=patience)
+        if self._failure is not None:
+            raise self._failure
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Chunk]]:
+        open_answers = self._num_answers
+        while open_answers:
+            item = await self._items.get()
+            if isinstance(item, BaseException):
+                raise item
+            index, chunk = item
+            if chunk.finish_reason in (FinishReason.ERROR, FinishReason.CANCELLED):
+                raise ApiError(
+                    chunk.error or "the request was cancelled",
+                    status=500,
+                    code="generation_failed",
+                )
+            open_answers -= chunk.finish_reason is not None
+            yield index, chunk
+
+    def close(self) -> None:
+        """Cancel what still runs, give the place back, count and log. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        for stream in self._streams:
+            stream.close()
+        self._queue.leave(self._num_answers, ran=self._started_at is not None)
+        self._done(self, self._outcome())
+
+    def _offsets(self) -> list[tuple[Stream, int]]:
+        places, place = [], 0
+        for stream in self._streams:
+            places.append((stream, place))
+            place += stream.request.n
+        return places
+
+    async def _pump(self, stream: Stream, offset: int) -> None:
+        try:
+            async for chunk in stream:
+                self._note(offset + chunk.index, chunk)
+                self._items.put_nowait((offset + chunk.index, chunk))
+        except Exception as error:
+            self._fail(error)
+
+    async def _watch_start(self) -> None:
+        """Note when the first slot is held; give up when that takes too long."""
+        try:
+            async with asyncio.timeout(self._limits.queue_seconds):
+                await self.accepted()
+                await self._any_started()
+        except TimeoutError:
+            self._fail(too_busy(f"no slot became free in {self._limits.queue_seconds:g} seconds"))
+            for stream in self._streams:
+                stream.close()
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._started_at = time.perf_counter()
+            self._queue.num_running += 1
+
+    async def _any_started(self) -> None:
+        waits = [asyncio.ensure_future(stream.started()) for stream in self._streams]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._items.put_nowait(error)
+
+    def _note(self, index: int, chunk: Chunk) -> None:
+        at = time.perf_counter()
+        if chunk.tokens:
+            if self._first_token_at is None:
+                self._first_token_at = at
+            if index in self._last_chunk_at:
+                self._gaps.append(at - self._last_chunk_at[index])
+            self._last_chunk_at[index] = at
+        if chunk.finish_reason is not None:
+            self._reasons[index] = str(chunk.finish_reason)
+
+    def _outcome(self) -> Outcome:
+        missing = "cancelled"
+        if self._failure is not None:
+            missing = "refused" if self._first_token_at is None else "error"
+        at, first, started = time.perf_counter(), self._first_token_at, self._started_at
+        return Outcome(
+            id=self.id,
+            route=self._route,
+            tenant=self.requests[0].tenant,
+            stats=self.stats,
+            reasons=[reason or missing for reason in self._reasons],
+            queue_seconds=(started or at) - self._began,
+            first_token_seconds=None if first is None else first - self._began,
+            total_seconds=at - self._began,
+            gaps=self._gaps,
+        )
+
+
+def _read(stream: Stream) -> CopyStats:
+    """A stream's counters, which the worker may be writing where a request was cancelled."""
+    for _ in range(3):
+        try:
+            return stream.stats
+        except RuntimeError:
+            continue
+    return CopyStats()

@@ -1,0 +1,175 @@
+"""What the routes of one server share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from copyahead.backends.base import Capabilities
+from copyahead.engine.async_engine import AsyncEngine
+from copyahead.engine.request import Request
+from copyahead.server.errors import ApiError
+from copyahead.server.generation import Generation, Outcome
+from copyahead.server.limits import Limits, Queue
+from copyahead.server.metrics import Metrics
+from copyahead.types import Token
+
+if TYPE_CHECKING:
+    from copyahead.server.templates import ChatTemplate
+
+logger = logging.getLogger("copyahead.server")
+
+
+class Recorder(Protocol):
+    """What writes a trace; see `copyahead.traces`."""
+
+    def record(self, generation: Generation, outcome: Outcome) -> None:
+        """Take a request that has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """How a server is set up, apart from its engine."""
+
+    model_name: str = "copyahead"
+    """The name under which the model is listed."""
+    api_keys: Sequence[str] = ()
+    cors_origins: Sequence[str] = ()
+    limits: Limits = field(default_factory=Limits)
+    policy: str = ""
+    """The engine's length policy, to be shown; empty where nothing is drafted."""
+
+
+class Service:
+    """The engine, its tokens, its chat template, and the books about requests."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        options: ServerOptions,
+        template: ChatTemplate,
+    ) -> None:
+        self.engine = engine
+        self.options = options
+        self.limits = options.limits
+        self.backend = engine.engine.backend
+        self.tokenizer = self.backend.tokenizer
+        # Read once, and here: the backend's own cache is filled by the engine's thread.
+        self.pieces = [self.tokenizer.token_bytes(t) for t in range(self.tokenizer.vocab_size)]
+        self.queue = Queue(self.capabilities.num_slots, options.limits)
+        self.metrics = Metrics(options.model_name, self.queue, self.backend.exactness)
+        self.recorder: Recorder | None = None
+        self.template = template
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend can do."""
+        return self.backend.capabilities
+
+    async def encode(
+        self, text: str, *, special: bool = True, param: str = "prompt"
+    ) -> list[Token]:
+        """Token ids of a text, computed in a thread; ApiError when they are too many."""
+        tokens = await asyncio.to_thread(self.tokenizer.encode, text, special=special)
+        self.check_length(len(tokens), param)
+        return tokens
+
+    async def encode_part(self, text: str) -> list[Token]:
+        """Token ids of a text that is no prompt: no leading token, no control tokens."""
+        return await asyncio.to_thread(self.tokenizer.encode, text, special=False)
+
+    def check_length(self, num_tokens: int, param: str) -> None:
+        """Raise ApiError for a prompt that is longer than this server takes."""
+        limit = self.limits.max_prompt_tokens
+        if limit is not None and limit < num_tokens < self.capabilities.context_size:
+            raise ApiError(
+                f"the prompt has {num_tokens} tokens, and this server takes {limit}: shorten it, "
+                "or start the server with a larger --max-prompt-tokens",
+                code="context_length_exceeded",
+                param=param,
+                extra={"n_prompt_tokens": num_tokens, "n_ctx": limit + 1},
+            )
+
+    def start(self, requests: Sequence[Request], *, answer_id: str, route: str) -> Generation:
+        """Run `requests` as one generation; whoever starts it must close it."""
+        return Generation(
+            self.engine,
+            requests,
+            answer_id=answer_id,
+            route=route,
+            queue=self.queue,
+            limits=self.limits,
+            done=self._done,
+        )
+
+    def text(self, tokens: Sequence[Token], param: str = "tokens") -> str:
+        """The text of token ids; ApiError for an id that there is not."""
+        wrong = next((token for token in tokens if not 0 <= token < len(self.pieces)), None)
+        if wrong is not None:
+            raise ApiError(
+                f"{param} holds id {wrong}, and the model has ids 0 to {len(self.pieces) - 1}",
+                param=param,
+                code="invalid_value",
+            )
+        return b"".join(self.pieces[token] for token in tokens).decode("utf-8", "replace")
+
+    def report(self, error: BaseException, fault: ApiError) -> None:
+        """Count and log a request that ended with an error object."""
+        self.metrics.refuse(fault.code or "other")
+        logger.info("refused status=%d code=%s param=%s", fault.status, fault.code, fault.param)
+        if fault.status == 500 and not isinstance(error, ApiError):
+            logger.error("a request failed", exc_info=error)
+
+    def close(self) -> None:
+        """End what runs and free the model. Idempotent."""
+        self.engine.close()
+
+    def describe(self) -> dict[str, Any]:
+        """The model as `GET /v1/models` lists it, without its time."""
+        exactness = self.backend.exactness
+        return {
+            "id": self.options.model_name,
+            "object": "model",
+            "owned_by": "copyahead",
+            "max_model_len": self.capabilities.context_size,
+            "copyahead": {
+                "slots": self.capabilities.num_slots,
+                "policy": self.options.policy or None,
+                "max_draft_tokens": self.engine.engine.max_draft_tokens,
+                "exactness": str(exactness) if exactness is not None else None,
+                "note": self.capabilities.note,
+            },
+        }
+
+    def _done(self, generation: Generation, outcome: Outcome) -> None:
+        self.metrics.record(outcome)
+        _log(outcome)
+        if self.recorder is not None:
+            self.recorder.record(generation, outcome)
+
+
+def _log(outcome: Outcome) -> None:
+    """One line a request; never any of its text."""
+    stats, first = outcome.stats, outcome.first_token_seconds
+    logger.info(
+        "request id=%s route=%s tenant=%s finish=%s read=%d cached=%d written=%d queue_ms=%.1f "
+        "first_token_ms=%s total_ms=%.1f tok_s=%.1f rounds=%d drafted=%d accepted=%d",
+        outcome.id,
+        outcome.route,
+        outcome.tenant or "-",
+        ",".join(outcome.reasons),
+        stats.num_prompt_tokens,
+        stats.num_cached_tokens,
+        stats.num_output_tokens,
+        1000 * outcome.queue_seconds,
+        "-" if first is None else f"{1000 * first:.1f}",
+        1000 * outcome.total_seconds,
+        stats.tokens_per_second,
+        stats.rounds,
+        stats.num_draft_tokens,
+        stats.num_accepted_tokens,
+    )

@@ -1,0 +1,206 @@
+"""A whole server over a toy model, on a real socket.
+
+The toy writes what the last user message asks for: `say:TEXT` makes it answer TEXT, and anything
+else makes it babble, from a table of chances over the last two tokens.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from copyahead.backends.base import Logits, Part
+from copyahead.engine import Engine
+from copyahead.engine.async_engine import AsyncEngine
+from copyahead.engine.drafting import MakeDrafter
+from copyahead.server.reasoning import THINK, ReasoningMarkers
+from copyahead.server.run import address, bind, make_server
+from copyahead.server.service import ServerOptions, Service
+from copyahead.server.tools import HERMES, ToolFormat
+from copyahead.testing import FakeBackend, ToyLM
+from copyahead.types import Token
+
+END, USER, ANSWER = 0, 1, 2
+"""Control tokens: end of turn, start of a user's message, start of the answer."""
+_NAMES = {"<|end|>": END, "<|user|>": USER, "<|answer|>": ANSWER}
+_WORDS = ("the ", "and ", "say", '{"', '": ', "</", "think>", "<tool_call>", "\n\n", "    ", "ab")
+PIECES: tuple[bytes, ...] = (
+    *(b"" for _ in _NAMES),
+    *(word.encode() for word in _WORDS),
+    *(bytes([byte]) for byte in range(256)),
+)
+VOCAB = len(PIECES)
+
+
+class ByteTokenizer:
+    """Every byte, a few words, and three control tokens."""
+
+    vocab_size = VOCAB
+    end_tokens = frozenset({END})
+
+    def __init__(self) -> None:
+        self._ids = {piece: token for token, piece in enumerate(PIECES) if piece}
+        self._longest = max(map(len, PIECES))
+
+    def encode(self, text: str, *, special: bool = True) -> list[Token]:
+        """The longest piece at each place."""
+        if special:
+            for name, control in _NAMES.items():
+                head, found, tail = text.partition(name)
+                if found:
+                    return [*self.encode(head), control, *self.encode(tail)]
+        data, tokens, at = text.encode(), [], 0
+        while at < len(data):
+            for length in range(min(self._longest, len(data) - at), 0, -1):
+                token = self._ids.get(data[at : at + length])
+                if token is not None:
+                    tokens.append(token)
+                    at += length
+                    break
+        return tokens
+
+    def token_bytes(self, token: Token) -> bytes:
+        """The piece."""
+        return PIECES[token] if token < VOCAB else b""
+
+
+TOKENIZER = ByteTokenizer()
+_SAY = TOKENIZER.encode("say:")
+
+
+class ObedientLM(ToyLM):
+    """Writes what it is told to, or babbles."""
+
+    def __init__(self, seed: int = 7) -> None:
+        super().__init__(seed=seed, vocab_size=VOCAB, sharpness=2.0)
+
+    def logits(self, prefix: Sequence[Token]) -> Logits:
+        """The row for what follows `prefix`."""
+        told = _told(prefix)
+        if told is None:
+            return super().logits(prefix)
+        script, place = told
+        row = np.zeros(VOCAB, dtype=np.float32)
+        row[script[place] if place < len(script) else END] = 12.0
+        return row
+
+
+def _told(prefix: Sequence[Token]) -> tuple[Sequence[Token], int] | None:
+    """What is to be said, and how much of it has been."""
+    tokens = list(prefix)
+    if ANSWER not in tokens:
+        return None
+    start = len(tokens) - 1 - tokens[::-1].index(ANSWER)
+    if USER not in tokens[:start]:
+        return None
+    user = start - 1 - tokens[:start][::-1].index(USER)
+    message = tokens[user + 1 : start]
+    if message[: len(_SAY)] != _SAY:
+        return None
+    return message[len(_SAY) : message.index(END)], len(tokens) - start - 1
+
+
+class SlowBackend(FakeBackend):
+    """Takes `seconds` for a pass, as a model does: without holding the interpreter."""
+
+    seconds = 0.0
+
+    def forward(self, parts: Sequence[Part]) -> list[Logits]:
+        """A pass."""
+        time.sleep(self.seconds)
+        return super().forward(parts)
+
+
+class ToyTemplate:
+    """A chat template: control tokens around each message."""
+
+    tool_format: ToolFormat = HERMES
+    markers: ReasoningMarkers = THINK
+    end_texts: tuple[str, ...] = ()
+
+    def __init__(self, opening: str = "") -> None:
+        self._opening = opening
+        self.tools: Sequence[Mapping[str, Any]] | None = None
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **options: Any,
+    ) -> str:
+        """The prompt."""
+        self.tools = tools
+        parts = []
+        for message in messages:
+            mark = "<|answer|>" if message["role"] == "assistant" else "<|user|>"
+            parts.append(f"{mark}{message['content']}<|end|>")
+        return "".join(parts) + "<|answer|>" + self._opening
+
+
+def toy_backend(*, seed: int = 7, seconds: float = 0.0, **options: Any) -> SlowBackend:
+    """A backend over the obedient toy."""
+    options = {"context_size": 2048, "num_slots": 4, **options}
+    backend = SlowBackend(ObedientLM(seed), tokenizer=TOKENIZER, **options)  # type: ignore[arg-type]
+    backend.seconds = seconds
+    return backend
+
+
+@dataclass
+class Running:
+    """A server that is up."""
+
+    url: str
+    service: Service
+    backend: FakeBackend
+
+    @property
+    def api(self) -> str:
+        """What OpenAI's client calls base_url."""
+        return f"{self.url}/v1"
+
+    def is_idle(self, seconds: float = 5.0) -> bool:
+        """Whether everything has been given back, within `seconds`."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            queue, engine = self.service.queue, self.service.engine.engine
+            if not (engine.num_active or queue.num_answers or queue.num_requests):
+                return queue.num_running == 0 and self.backend.num_samplers == 0
+            time.sleep(0.01)
+        return False
+
+
+@contextmanager
+def running(
+    backend: FakeBackend | None = None,
+    options: ServerOptions | None = None,
+    *,
+    template: ToyTemplate | None = None,
+    make_drafter: MakeDrafter | None = None,
+    policy: str = "",
+) -> Iterator[Running]:
+    """A server over `backend` on a free port; stopped, and its books checked, at the end."""
+    backend = backend or toy_backend()
+    engine = AsyncEngine(Engine(backend, make_drafter=make_drafter, policy=policy))
+    service = Service(engine, options or ServerOptions(), template or ToyTemplate())  # type: ignore[arg-type]
+    server = make_server(service)
+    bound = bind("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.005)
+        yield Running(address(bound), service, backend)
+        assert Running(address(bound), service, backend).is_idle(), "something was not given back"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=30)
+        bound.close()
+    assert not thread.is_alive(), "the server did not stop"
+    assert backend.closed
