@@ -35,6 +35,21 @@ class LlamaTokenizer:
         """Every id that ends a turn or the text."""
         return self._end_tokens
 
+    @property
+    def bos_text(self) -> str:
+        """Spelling of the token that begins a text; empty when there is none."""
+        return self._spelling(self._library.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos_text(self) -> str:
+        """Spelling of the token that ends a text; empty when there is none."""
+        return self._spelling(self._library.llama_vocab_eos(self._vocab))
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether `encode` puts that first token before every prompt."""
+        return bool(self._library.llama_vocab_get_add_bos(self._vocab))
+
     def encode(self, text: str, *, special: bool = True) -> list[Token]:
         """Token ids of `text`; see `backends.base.Tokenizer`. Lone surrogates become `?`."""
         data = text.encode("utf-8", "replace")
@@ -62,6 +77,12 @@ class LlamaTokenizer:
         if piece is None:
             piece = self._pieces[token] = self._read_piece(token)
         return piece
+
+    def _spelling(self, token: Token) -> str:
+        if token < 0:
+            return ""
+        text = self._library.llama_vocab_get_text(self._vocab, token)
+        return str(text.decode("utf-8", "replace")) if text else ""
 
     def _read_piece(self, token: Token) -> bytes:
         read = self._library.llama_token_to_piece

@@ -1,0 +1,203 @@
+"""Conversations as lists of plain messages, and ways of saying the same with fewer means.
+
+A message here is a dict with `role` (system, user, assistant or tool) and `content`, a text. The
+assistant's may hold `tool_calls` with their arguments as JSON text, and a tool's `tool_call_id`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from copyahead.errors import RequestError
+from copyahead.server.tools import ToolFormat
+
+Messages = list[dict[str, Any]]
+
+_ROLES = {"developer": "system", "function": "tool"}
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+
+
+def checked(messages: Sequence[Mapping[str, Any]]) -> Messages:
+    """Messages in the plain form, the leading system messages as one.
+
+    Raises RequestError that names the field for one that is no message, or holds no text.
+    """
+    if not messages:
+        raise RequestError("messages is empty: give at least one", field="messages")
+    plain: Messages = []
+    for place, message in enumerate(messages):
+        one = _checked(message, f"messages[{place}]")
+        if one["role"] == "system" and plain and all(m["role"] == "system" for m in plain):
+            plain[0]["content"] = _paragraphs(plain[0]["content"], one["content"])
+        else:
+            plain.append(one)
+    return plain
+
+
+def _checked(message: Any, where: str) -> dict[str, Any]:
+    role = message.get("role") if isinstance(message, Mapping) else None
+    role = _ROLES.get(str(role), role)
+    if role not in ("system", "user", "assistant", "tool"):
+        raise RequestError(
+            f"{where}.role must be system, developer, user, assistant or tool, not {role!r}",
+            field=f"{where}.role",
+        )
+    plain = {key: value for key, value in message.items() if value is not None}
+    plain.update(role=role, content=text_of(message.get("content"), f"{where}.content"))
+    calls = plain.pop("tool_calls", None)
+    if calls:
+        plain["tool_calls"] = [_call(call, f"{where}.tool_calls") for call in calls]
+    return plain
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise RequestError(f"{where} holds a call without a function and its name", field=where)
+    arguments = function.get("arguments") or "{}"
+    if isinstance(arguments, Mapping):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    if not isinstance(arguments, str):
+        raise RequestError(f"{where} holds arguments that are no JSON text", field=where)
+    return {
+        **call,
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments},
+    }
+
+
+def text_of(content: Any, where: str) -> str:
+    """Content as one text; RequestError, naming the part, for what is no text."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise RequestError(f"{where} must be a text or a list of parts", field=where)
+    texts = []
+    for place, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        text = part.get("refusal" if kind == "refusal" else "text") if kind else part
+        if (kind is not None and kind not in _TEXT_PARTS) or not isinstance(text, str):
+            raise RequestError(
+                f"{where}[{place}] is a part of type {kind!r}, and the model reads text only",
+                field=f"{where}[{place}]",
+            )
+        texts.append(text)
+    return "".join(texts)
+
+
+def with_system(messages: Messages, text: str) -> Messages:
+    """`text` at the end of the first system message."""
+    if messages and messages[0]["role"] == "system":
+        first = {**messages[0], "content": _paragraphs(messages[0]["content"], text)}
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def folded_systems(messages: Messages) -> Messages:
+    """System messages as the beginning of the user message after them."""
+    folded: Messages = []
+    waiting = ""
+    for message in messages:
+        if message["role"] == "system":
+            waiting = _paragraphs(waiting, message["content"])
+        elif message["role"] == "user" and waiting:
+            folded.append({**message, "content": _paragraphs(waiting, message["content"])})
+            waiting = ""
+        else:
+            if waiting:
+                folded.append({"role": "user", "content": waiting})
+                waiting = ""
+            folded.append(message)
+    return [*folded, {"role": "user", "content": waiting}] if waiting else folded
+
+
+def said_calls(messages: Messages, form: ToolFormat) -> Messages:
+    """Calls as text in the content of their message, written as the model writes them."""
+    said: Messages = []
+    for message in messages:
+        calls = message.get("tool_calls")
+        if not calls:
+            said.append(message)
+            continue
+        functions = [(c["function"]["name"], c["function"]["arguments"]) for c in calls]
+        content = "\n".join(filter(None, (message["content"], form.write(functions))))
+        rest = {key: value for key, value in message.items() if key != "tool_calls"}
+        said.append({**rest, "content": content})
+    return said
+
+
+def said_results(messages: Messages) -> Messages:
+    """Results of tools as user messages, those in a row as one."""
+    said: Messages = []
+    after_result = False
+    for message in messages:
+        is_result = message["role"] == "tool"
+        if is_result:
+            text = f"<tool_response>\n{message['content']}\n</tool_response>"
+            if after_result:
+                said[-1]["content"] += "\n" + text
+            else:
+                said.append({"role": "user", "content": text})
+        else:
+            said.append(message)
+        after_result = is_result
+    return said
+
+
+def single_calls(messages: Messages) -> Messages:
+    """Several calls of one message as one message each, each followed by its result."""
+    single: Messages = []
+    results: dict[str, dict[str, Any]] = {}
+    for place, message in enumerate(messages):
+        calls = message.get("tool_calls") or ()
+        if message["role"] == "tool" and results.pop(str(message.get("tool_call_id")), None):
+            continue
+        if len(calls) < 2:
+            single.append(message)
+            continue
+        results = _results_after(messages, place)
+        for number, call in enumerate(calls):
+            content = message["content"] if number == 0 else ""
+            single.append({**message, "content": content, "tool_calls": [call]})
+            if str(call.get("id")) in results:
+                single.append(results[str(call.get("id"))])
+    return single
+
+
+def _results_after(messages: Messages, place: int) -> dict[str, dict[str, Any]]:
+    """The results that follow a message, by the id of their call."""
+    results = {}
+    for message in messages[place + 1 :]:
+        if message["role"] != "tool":
+            break
+        results[str(message.get("tool_call_id"))] = message
+    return results
+
+
+def relaxed(messages: Messages) -> Messages:
+    """For templates that insist on turns: a later system message is the user's, and neighbours
+    of one role are one message."""
+    merged: Messages = []
+    for place, message in enumerate(messages):
+        one = dict(message)
+        if place and one["role"] == "system":
+            one["role"] = "user"
+        last = merged[-1] if merged else None
+        if last is not None and _can_join(last, one):
+            last["content"] = _paragraphs(last["content"], one["content"])
+        else:
+            merged.append(one)
+    return merged
+
+
+def _can_join(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    called = "tool_calls" in first or "tool_calls" in second
+    return first["role"] == second["role"] in ("user", "assistant") and not called
+
+
+def _paragraphs(first: str, second: str) -> str:
+    return "\n\n".join(filter(None, (first, second)))

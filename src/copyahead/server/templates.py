@@ -1,0 +1,314 @@
+"""From messages to the prompt that a model was trained on, by its own chat template.
+
+Templates are Jinja programs that come with a model, and they differ in what they can do: some
+know no system role, no tools, or no results of tools, and some refuse two user messages in a
+row. Each template is tried out once, when it is loaded; what it cannot do is said in another way.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from copyahead.errors import MissingExtraError, RequestError
+from copyahead.server.conversation import (
+    Messages,
+    checked,
+    folded_systems,
+    relaxed,
+    said_calls,
+    said_results,
+    single_calls,
+    with_system,
+)
+from copyahead.server.reasoning import markers_of
+from copyahead.server.tools import HERMES, describe, format_of
+
+if TYPE_CHECKING:
+    import jinja2
+
+    from copyahead.backends.base import Backend
+
+logger = logging.getLogger("copyahead.server")
+
+CHATML = (
+    "{% for message in messages %}"
+    "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""For models that bring no template."""
+
+
+class TemplateError(RequestError):
+    """The model's chat template cannot render these messages."""
+
+
+class Habits(msgspec.Struct, frozen=True):
+    """What a template was found to do."""
+
+    system: bool
+    """Shows system messages."""
+    parts: bool
+    """Wants content as a list of parts."""
+    tools: bool
+    """Shows the tools it is given."""
+    calls: tuple[str | None, bool] | None
+    """How it takes calls: the content beside them, and whether arguments are an object rather
+    than text. None: not at all."""
+    parallel_calls: bool
+    """Takes several calls in one message."""
+    results: bool
+    """Shows messages of the role `tool`."""
+
+
+class ChatTemplate:
+    """One model's way of writing conversations down."""
+
+    def __init__(
+        self, source: str | None = None, *, bos: str = "", eos: str = "", adds_bos: bool = False
+    ) -> None:
+        """`source` None takes ChatML. `adds_bos`: the tokenizer puts `bos` first by itself, so
+        the prompt is rendered without it. Raises TemplateError for a template with a fault."""
+        self.source = CHATML if source is None else source
+        self.bos, self.eos = bos, eos
+        self._adds_bos = adds_bos
+        self._template = _compile(self.source)
+        self.habits = _try_out(self._run)
+        self.tool_format = format_of(self.source) if self.habits.tools else HERMES
+        self.markers = markers_of(self.source)
+        self.end_texts: tuple[str, ...] = ("<|im_end|>",) if source is None else ()
+        """Texts that end a turn where the model has no token for that."""
+
+    @classmethod
+    def from_backend(cls, backend: Backend) -> ChatTemplate:
+        """The template that comes with a backend's model; ChatML, and a warning in the log,
+        where there is none or it has a fault."""
+        source = getattr(backend, "chat_template", None)
+        tokenizer = backend.tokenizer
+        bos, eos = getattr(tokenizer, "bos_text", ""), getattr(tokenizer, "eos_text", "")
+        adds_bos = bool(getattr(tokenizer, "adds_bos", False))
+        if source is None:
+            logger.warning("the model has no chat template: messages are written as ChatML")
+            return cls(None, bos=bos, eos=eos, adds_bos=adds_bos)
+        try:
+            return cls(source, bos=bos, eos=eos, adds_bos=adds_bos)
+        except TemplateError as error:
+            logger.warning("%s: messages are written as ChatML", error)
+            return cls(None, bos=bos, eos=eos, adds_bos=adds_bos)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        /,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The prompt's text. `variables`: what else the template may ask for.
+
+        Content may be text or a list of text parts. Raises TemplateError, with the field's name,
+        for messages that are no messages or that the template refuses.
+        """
+        given = {key: value for key, value in variables.items() if key not in _OWN}
+        conversation = checked(messages)
+        offered = [dict(tool) for tool in tools or ()]
+        if offered and not self.habits.tools:
+            conversation = with_system(conversation, describe(offered, self.tool_format))
+            offered = []
+        said = self._said(conversation)
+        try:
+            text = self._run(self._parted(said), offered or None, add_generation_prompt, given)
+        except Exception as error:
+            gentler = self._parted(relaxed(said))
+            try:
+                text = self._run(gentler, offered or None, add_generation_prompt, given)
+            except Exception:
+                raise TemplateError(
+                    f"the model's chat template refuses these messages: {error}", field="messages"
+                ) from error
+        return text.removeprefix(self.bos) if self._adds_bos and self.bos else text
+
+    def _said(self, messages: Messages) -> Messages:
+        """The same conversation without what the template cannot show."""
+        habits = self.habits
+        if habits.calls is None:
+            messages = said_calls(messages, self.tool_format)
+        else:
+            if not habits.parallel_calls:
+                messages = single_calls(messages)
+            messages = [_as_taken(message, *habits.calls) for message in messages]
+        if not habits.results or habits.calls is None:
+            messages = said_results(messages)
+        return messages if habits.system else folded_systems(messages)
+
+    def _parted(self, messages: Messages) -> Messages:
+        return [_in_parts(message) for message in messages] if self.habits.parts else messages
+
+    def _run(
+        self,
+        messages: Messages,
+        tools: Messages | None = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        return self._template.render(
+            {
+                **(variables or {}),
+                "messages": messages,
+                "tools": tools,
+                "add_generation_prompt": add_generation_prompt,
+                "bos_token": self.bos,
+                "eos_token": self.eos,
+            }
+        )
+
+
+_OWN = frozenset({"messages", "tools", "bos_token", "eos_token", "raise_exception", "strftime_now"})
+
+
+def _as_taken(message: dict[str, Any], content: str | None, as_object: bool) -> dict[str, Any]:
+    """A message with calls as the template takes them."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    taken = [
+        {
+            **call,
+            "function": {
+                "name": call["function"]["name"],
+                "arguments": _object(call["function"]["arguments"])
+                if as_object
+                else call["function"]["arguments"],
+            },
+        }
+        for call in calls
+    ]
+    return {**message, "content": message["content"] or content, "tool_calls": taken}
+
+
+def _object(arguments: str) -> Any:
+    """The object that a JSON text stands for; the text where it stands for none."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    text = message.get("content")
+    return {**message, "content": [{"type": "text", "text": text}] if text else []}
+
+
+def _compile(source: str) -> jinja2.Template:
+    try:
+        import jinja2
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError as error:
+        raise MissingExtraError("jinja2", "server") from error
+    from copyahead.server.jinja import Generation
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateError as error:
+        raise TemplateError(f"the model's chat template has a fault: {error}") from error
+
+
+def _refuse(message: object) -> None:
+    raise TemplateError(str(message))
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As models saw it in training: no HTML escapes, and letters as they are."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+_USER = {"role": "user", "content": "Probe-user"}
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool",
+        "description": "Probe-description",
+        "parameters": {"type": "object", "properties": {"probe_key": {"type": "string"}}},
+    },
+}
+
+
+def _try_out(run: Callable[..., str]) -> Habits:
+    """Render small conversations, and look for their words in the result."""
+
+    def shows(messages: Messages, *words: str, tools: Messages | None = None) -> bool:
+        try:
+            text = run(messages, tools)
+        except Exception:
+            return False
+        return all(word in text for word in words)
+
+    in_parts = [_in_parts(_USER)]
+    parts = not shows([_USER], "Probe-user") and shows(in_parts, "Probe-user")
+    user = in_parts[0] if parts else _USER
+
+    def system(content: Any) -> Messages:
+        return [{"role": "system", "content": content}, user]
+
+    parted = [{"type": "text", "text": "Probe-system"}]
+    calls = next(
+        (
+            (content, as_object)
+            for as_object in (True, False)
+            for content in ("", None)
+            if shows(_calls(user, content, as_object, 1), "probe_tool", '"probe_key": 7')
+            or shows(_calls(user, content, as_object, 1), "probe_tool", '"probe_key":7')
+        ),
+        None,
+    )
+    result = {"role": "tool", "tool_call_id": "probe00id", "name": "probe_tool"}
+    answered = [
+        *_calls(user, *(calls or ("", True)), 1),
+        {
+            **result,
+            "content": [{"type": "text", "text": "Probe-result"}] if parts else "Probe-result",
+        },
+    ]
+    return Habits(
+        system=shows(system(parted if parts else "Probe-system"), "Probe-system"),
+        parts=parts,
+        tools=shows([user], "probe_tool", "probe_key", tools=[_TOOL]),
+        calls=calls,
+        parallel_calls=calls is not None and shows(_calls(user, *calls, 2), "second_tool"),
+        results=shows(answered, "Probe-result"),
+    )
+
+
+def _calls(user: dict[str, Any], content: str | None, as_object: bool, count: int) -> Messages:
+    arguments: Any = {"probe_key": 7} if as_object else '{"probe_key": 7}'
+    calls = [
+        {"id": f"probe00i{name[0]}", "type": "function",
+         "function": {"name": name, "arguments": arguments}}
+        for name in ("probe_tool", "second_tool")[:count]
+    ]  # fmt: skip
+    return [user, {"role": "assistant", "content": content, "tool_calls": calls}]
