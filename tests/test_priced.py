@@ -92,8 +92,10 @@ class Adversary:
 def check_budget(seed: int, cost: StepCost, num_rounds: int) -> None:
     rng = random.Random(seed)
     period = rng.choices(range(5), k=rng.randrange(1, 30))
-    session, drafter = session_on(period * rng.randrange(1, 20), cost=cost)
-    knobs = PricedKnobs()
+    # A small credit and an eager threshold make the bound bite in most rounds.
+    knobs = rng.choice([PricedKnobs(), PricedKnobs(credit=2.0, credit_cap=1.0, threshold=0.5)])
+    session, drafter = session_on(period * rng.randrange(1, 20), cost=cost, knobs=knobs)
+    adversary = Adversary(rng)
     paid = emitted_tokens = 0.0
     for _ in range(num_rounds):
         if rng.random() < 0.01:
