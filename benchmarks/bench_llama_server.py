@@ -18,7 +18,6 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 from copyahead.backends.probe import load
@@ -88,13 +87,17 @@ def own_speed(engine: Engine, prompts: list[list[int]], num_tokens: int, lookup:
     return sum(completion.stats.num_output_tokens - 1 for completion in done) / slowest
 
 
-def measure(contestants: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Speeds, each contestant run `rounds` times in turn after one run to warm up."""
+def measure(contestants: dict[str, Callable[[int], float]], rounds: int) -> dict[str, list[float]]:
+    """Speeds, each contestant run `rounds` times in turn after one run to warm up.
+
+    A contestant is called with the number of the round: no prompt comes twice, because what an
+    earlier answer left behind would then be replayed, and not copied from the prompt.
+    """
     speeds: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
         order = list(contestants) if number % 2 else list(reversed(contestants))
         for name in order:
-            speed = contestants[name]()
+            speed = contestants[name](number)
             if number:
                 speeds[name].append(speed)
     return speeds
@@ -106,13 +109,18 @@ def compare(
     """One workload with `num` clients, everybody in turn; prints a card."""
     text, tokens = workload(name).prompt, arguments.tokens
     encode = engine.backend.tokenizer.encode
-    prompts = [encode(f"# {i + 1}\n{text}" if i else text) for i in range(num)]
-    contestants: dict[str, Callable[[], float]] = {
-        "plain": lambda: own_speed(engine, prompts, tokens, False),
-        "lookup": lambda: own_speed(engine, prompts, tokens, True),
+
+    def prompts(number: int) -> list[list[int]]:
+        return [encode(f"# {number}.{i}\n{text}") for i in range(num)]
+
+    contestants: dict[str, Callable[[int], float]] = {
+        "plain": lambda number: own_speed(engine, prompts(number), tokens, False),
+        "lookup": lambda number: own_speed(engine, prompts(number), tokens, True),
     }
-    for mode, address in servers.items():
-        contestants[f"llama.cpp {mode}"] = partial(peer_speed, address, prompts, tokens)
+    for mode, server in servers.items():
+        contestants[f"llama.cpp {mode}"] = lambda number, server=server: peer_speed(
+            server, prompts(number), tokens
+        )
     speeds = measure(contestants, arguments.rounds)
     cost = engine.backend.step_cost
     allowed = cost.limit() / (num / cost(num))
