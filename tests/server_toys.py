@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from copyahead.backends.base import Logits, Part
-from copyahead.engine import Engine
+from copyahead.config import LookupOptions
 from copyahead.engine.async_engine import AsyncEngine
-from copyahead.engine.drafting import MakeDrafter
+from copyahead.loading import make_engine
+from copyahead.server.conversation import text_of
 from copyahead.server.reasoning import THINK, ReasoningMarkers
 from copyahead.server.run import address, bind, make_server
 from copyahead.server.service import ServerOptions, Service
@@ -87,7 +88,7 @@ class ObedientLM(ToyLM):
             return super().logits(prefix)
         script, place = told
         row = np.zeros(VOCAB, dtype=np.float32)
-        row[script[place] if place < len(script) else END] = 12.0
+        row[script[place] if place < len(script) else END] = 60.0
         return row
 
 
@@ -140,7 +141,7 @@ class ToyTemplate:
         parts = []
         for message in messages:
             mark = "<|answer|>" if message["role"] == "assistant" else "<|user|>"
-            parts.append(f"{mark}{message['content']}<|end|>")
+            parts.append(f"{mark}{text_of(message['content'], 'content')}<|end|>")
         return "".join(parts) + "<|answer|>" + self._opening
 
 
@@ -182,12 +183,15 @@ def running(
     options: ServerOptions | None = None,
     *,
     template: ToyTemplate | None = None,
-    make_drafter: MakeDrafter | None = None,
-    policy: str = "",
+    policy: str | None = None,
 ) -> Iterator[Running]:
-    """A server over `backend` on a free port; stopped, and its books checked, at the end."""
+    """A server over `backend` on a free port; stopped, and its books checked, at the end.
+
+    It drafts by `policy`; None decodes plainly.
+    """
     backend = backend or toy_backend()
-    engine = AsyncEngine(Engine(backend, make_drafter=make_drafter, policy=policy))
+    lookup = LookupOptions(policy=policy) if policy else LookupOptions(lookup=False)
+    engine = AsyncEngine(make_engine(backend, lookup=lookup))
     service = Service(engine, options or ServerOptions(), template or ToyTemplate())  # type: ignore[arg-type]
     server = make_server(service)
     bound = bind("127.0.0.1", 0)
