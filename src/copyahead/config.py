@@ -70,7 +70,7 @@ class LookupOptions:
 
     lookup: bool = True
     """Draft by copying. Off: plain decoding and nothing else."""
-    policy: str = "hysteresis"
+    policy: str = "priced"
     """Rule for how much of a copy to try: a name, or `name:knob=value,knob=value`."""
     max_drafts: int = MAX_DRAFT_TOKENS
     """Longest draft, whatever the policy asks for."""

@@ -64,6 +64,7 @@ def drafter_factory(backend: Backend) -> Callable[[str, Load], Drafter]:
     from copyahead.drafters.lookup import LookupDrafter
     from copyahead.history import HistoryPool
     from copyahead.policies import parse_policy
+    from copyahead.policies.priced import PricedDrafter
 
     capabilities: Capabilities = backend.capabilities
     pool = HistoryPool(
@@ -73,6 +74,10 @@ def drafter_factory(backend: Backend) -> Callable[[str, Load], Drafter]:
     )
 
     def make(policy: str, load: Load) -> Drafter:
-        return LookupDrafter(pool, parse_policy(policy), load)
+        choice = parse_policy(policy)
+        if choice.priced is not None:
+            ends = sorted(backend.tokenizer.end_tokens)
+            return PricedDrafter(pool, load, knobs=choice.priced, end_tokens=ends)
+        return LookupDrafter(pool, choice, load)
 
     return make
