@@ -17,8 +17,7 @@ from copyahead.types import FinishReason
 from tests.case_models import lookup_engine
 from tests.toys import plain, run, same
 
-A, B, C, SPACE, EN, D = 1, 2, 3, 4, 5, 6
-FIXED = "fixed:num_draft_tokens=16,shortest_key=1"
+A, B, C, D = 1, 2, 3, 6
 
 
 class Interrupting(FakeBackend):
