@@ -21,6 +21,10 @@ MakeDrafter = Callable[[str, Load], Drafter]
 """Builds the drafter for a policy's name or spec."""
 
 
+MAX_PRICES = 64
+"""Shared prices that are kept at once."""
+
+
 class Drafting:
     """The drafters of one engine, one for every policy in use."""
 
@@ -30,7 +34,8 @@ class Drafting:
         """`vocab_size`: the number of real token ids; a draft is cut at anything else."""
         self.load = Load()
         self._cost = self.load.step_cost
-        self._num_answers, self._num_rows = 1, 1
+        self._num_rows = 1
+        self._shared: dict[tuple[int, int], StepCost] = {}
         self._vocab_size = vocab_size
         self._make_drafter = make_drafter
         self._default_policy = default_policy
@@ -75,9 +80,14 @@ class Drafting:
 
     def price(self, cost: StepCost, num_answers: int, num_rows: int) -> None:
         """Say what the next pass costs: `num_answers` may draft, `num_rows` are in it anyhow."""
-        if (cost, num_answers, num_rows) != (self._cost, self._num_answers, self._num_rows):
-            self._cost, self._num_answers, self._num_rows = cost, num_answers, num_rows
-            self.load.step_cost = cost.shared(num_answers, num_rows)
+        if cost is not self._cost or len(self._shared) > MAX_PRICES:
+            self._cost, self._shared = cost, {}
+        self._num_rows = num_rows
+        # The same object for the same pass: whoever prices by it can tell that nothing changed.
+        key = (num_answers, num_rows)
+        if key not in self._shared:
+            self._shared[key] = cost.shared(num_answers, num_rows)
+        self.load.step_cost = self._shared[key]
 
     def propose(
         self, answers: Sequence[Answer], limits: Sequence[int], max_rows: int
