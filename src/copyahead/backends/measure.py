@@ -87,11 +87,12 @@ class _Measurer:
 
     def __init__(self, backend: LlamaBackend, prefix: int) -> None:
         self.backend = backend
-        self.prefix = min(prefix, backend.capabilities.context_size - 2 * ROWS_PER_REQUEST)
+        room = backend.capabilities.context_size - 2 * ROWS_PER_REQUEST
+        self.prefix = max(1, min(prefix, room))
         tokens = sample_tokens(backend, self.prefix + ROWS_PER_REQUEST)
         self.tokens = tokens[: self.prefix]
         self.rest = tokens[self.prefix :]
-        self.other = tokens[100:400]
+        self.other = sample_tokens(backend, 400)[100:]
         rewind = backend.capabilities.max_rewind
         self.max_rows = ROWS_PER_REQUEST if rewind is None else min(1 + rewind, ROWS_PER_REQUEST)
         self.rows = 1

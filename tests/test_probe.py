@@ -1,0 +1,345 @@
+"""The probe: what it measures, what it keeps, and which settings it takes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from copyahead.backends import measure, probe, probe_cache
+from copyahead.backends.base import Capabilities, Part
+from copyahead.backends.llama_load import LlamaSettings
+from copyahead.backends.measure import Measurement, Request
+from copyahead.backends.probe import ProbeResult
+from copyahead.config import ModelOptions
+from copyahead.errors import ModelError
+from copyahead.models import read_header
+from copyahead.types import Exactness
+from tests.tiny_models import write_plain
+
+QUICK = LlamaSettings(threads=2)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(probe_cache.CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From the call on, a probe that measures anything fails."""
+
+    def run(request: Request) -> Measurement:
+        raise AssertionError(f"measured again: {request}")
+
+    return lambda: monkeypatch.setattr(probe, "_run", run)
+
+
+class TestMeasuring:
+    @pytest.mark.parametrize("name", ["plain", "sliding_window"])
+    def test_quantised_weights_are_exact_however_many_rows(
+        self, name: str, tiny_models: dict[str, Path]
+    ) -> None:
+        result = probe.probe(tiny_models[name], QUICK)
+        assert str(result.exactness) == "exact up to 260 rows"
+        assert result.proven
+        assert result.exactness.max_abs_diff == 0.0
+        assert result.prefix == probe.PREFIX
+        assert set(result.step_seconds) == set(measure.TIMED_ROWS)
+        assert result.step_cost(1) == 1.0
+
+    def test_a_hybrid_is_exact_up_to_its_snapshots(self, tiny_models: dict[str, Path]) -> None:
+        result = probe.probe(tiny_models["hybrid"], QUICK)
+        assert (result.exactness.level, result.exactness.rows) == ("exact", 65)
+        assert result.proven
+
+    def test_what_cannot_draft_is_exact_for_its_one_row(self, tiny_models: dict[str, Path]) -> None:
+        result = probe.probe(tiny_models["recurrent"], QUICK)
+        assert (result.exactness.level, result.exactness.rows) == ("exact", 1)
+        assert set(result.step_seconds) == {1}
+        assert "drafting is off" in result.capabilities.note
+
+    def test_a_difference_is_seen(self, tmp_path: Path) -> None:
+        path = tmp_path / "f32.gguf"
+        write_plain(path, quantized=False)
+        result = probe.probe(path, QUICK)
+        assert result.exactness.level == "near"
+        assert result.exactness.rows < 65
+        assert 0 < result.exactness.max_abs_diff < 1e-3
+        assert not result.proven
+
+    def test_a_cut_context_shortens_the_prefix(self, tiny_models: dict[str, Path]) -> None:
+        result = probe.probe(tiny_models["plain"], QUICK, prefix=5000)
+        assert result.prefix == 2048 - 130
+
+    def test_not_a_number_is_equal_to_itself_and_a_sign_of_zero_is_not(self) -> None:
+        odd = np.array([[np.nan, 0.0]], dtype=np.float32)
+        assert measure._bits_equal(odd, odd.copy())
+        assert not measure._bits_equal(odd, odd * np.float32(-1))
+
+
+class TestKeeping:
+    def test_a_result_is_measured_once(
+        self, tiny_models: dict[str, Path], forbid: Callable[[], None], cache: Path
+    ) -> None:
+        first = probe.probe(tiny_models["plain"], QUICK)
+        assert len(list(cache.rglob("*.json"))) == 1
+        forbid()
+        elsewhere = msgspec.structs.replace(QUICK, ctx=999, parallel=7, verbose=True)
+        assert probe.probe(tiny_models["plain"], elsewhere) == first
+
+    @pytest.mark.parametrize("change", ["threads", "kv_type", "file", "prefix", "library"])
+    def test_whatever_it_depends_on_makes_another(
+        self,
+        change: str,
+        tmp_path: Path,
+        forbid: Callable[[], None],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        path, settings, prefix = tmp_path / "model.gguf", QUICK, 300
+        write_plain(path)
+        probe.probe(path, settings, prefix=prefix)
+        forbid()
+        if change == "threads":
+            settings = msgspec.structs.replace(settings, threads=1)
+        elif change == "kv_type":
+            settings = msgspec.structs.replace(settings, kv_type="bf16")
+        elif change == "file":
+            os.utime(path, (1, 1))
+        elif change == "prefix":
+            prefix = 301
+        else:
+            monkeypatch.setattr(probe_cache, "library_build", lambda: "another")
+        with pytest.raises(AssertionError, match="measured again"):
+            probe.probe(path, settings, prefix=prefix)
+
+    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"settings": {}}', b"\xff\xfe"])
+    def test_a_damaged_file_is_no_result(
+        self, content: bytes, tiny_models: dict[str, Path], cache: Path
+    ) -> None:
+        first = probe.probe(tiny_models["plain"], QUICK, prefix=200)
+        (kept,) = cache.rglob("*.json")
+        kept.write_bytes(content)
+        again = probe.probe(tiny_models["plain"], QUICK, prefix=200)
+        assert again.exactness == first.exactness
+        assert msgspec.json.decode(kept.read_bytes(), type=ProbeResult) == again
+
+    def test_a_cache_that_cannot_be_written_is_none(
+        self, tiny_models: dict[str, Path], cache: Path
+    ) -> None:
+        cache.write_text("in the way")
+        assert probe.probe(tiny_models["plain"], QUICK, prefix=200).proven
+
+    def test_the_folder_is_named_by_the_environment(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        assert probe_cache.cache_dir() == tmp_path / "cache"
+        monkeypatch.delenv(probe_cache.CACHE_VARIABLE)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+        assert probe_cache.cache_dir() == tmp_path / "xdg" / "copyahead"
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert probe_cache.cache_dir() == tmp_path / ".cache" / "copyahead"
+
+
+class TestFailing:
+    def test_a_crash_names_the_build_flag(
+        self, tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        crash = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"]
+        monkeypatch.setattr(probe, "_command", lambda: crash)
+        with pytest.raises(ModelError, match=r"crashed \(SIGSEGV\).*DGGML_NATIVE=OFF"):
+            probe.find_settings(tiny_models["plain"], ModelOptions())
+
+    def test_the_reason_comes_through(self, tmp_path: Path) -> None:
+        path = tmp_path / "cut.gguf"
+        write_plain(path)
+        path.write_bytes(path.read_bytes()[:50_000])
+        with pytest.raises(ModelError, match="corrupted or incomplete"):
+            probe.find_settings(path, ModelOptions())
+
+
+@dataclass
+class Machine:
+    """Stands in for measuring: what each setting would give."""
+
+    rows: Callable[[LlamaSettings], int]
+    seconds: Callable[[LlamaSettings], float] = lambda settings: 1.0
+    batched: bool = True
+
+    def __post_init__(self) -> None:
+        self.asked: list[tuple[str, bool, bool]] = []
+
+    def run(self, request: Request) -> Measurement:
+        settings = request.settings
+        assert settings.repack == settings.tiled
+        self.asked.append((settings.kv_type, settings.repack, request.quick))
+        rows = 1 if request.quick else self.rows(settings)
+        return Measurement(
+            prefix=request.prefix,
+            rows=rows,
+            max_abs_diff=0.0 if rows >= 65 else 0.5,
+            batched=self.batched and not request.quick,
+            step_seconds={1: self.seconds(settings), 16: 2 * self.seconds(settings)},
+            capabilities=Capabilities(
+                vocab_size=9, context_size=9, num_slots=4, num_cells=9, max_rows=9
+            ),
+        )
+
+
+class TestChoosing:
+    def find(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, path: Path, **options: object
+    ) -> ProbeResult:
+        monkeypatch.setattr(probe, "_run", machine.run)
+        return probe.find_settings(path, ModelOptions(threads=2, **options))  # type: ignore[arg-type]
+
+    @pytest.fixture
+    def plain(self, tiny_models: dict[str, Path]) -> Path:
+        return tiny_models["plain"]
+
+    def test_the_first_exact_one_is_taken(
+        self, plain: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine = Machine(rows=lambda settings: 65)
+        found = self.find(machine, monkeypatch, plain)
+        assert (found.settings.kv_type, found.settings.repack) == ("q8_0", True)
+        # Its equal was timed and not proven, as it was no faster.
+        assert machine.asked == [("q8_0", True, False), ("bf16", True, True)]
+
+    def test_a_faster_equal_is_proven_and_taken(
+        self, plain: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        speeds = {"q8_0": 1.0, "bf16": 0.8}
+        machine = Machine(rows=lambda s: 65, seconds=lambda s: speeds[s.kv_type])
+        assert self.find(machine, monkeypatch, plain).settings.kv_type == "bf16"
+
+    def test_a_faster_one_that_is_not_exact_is_left(
+        self, plain: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        speeds = {"q8_0": 1.0, "bf16": 0.8}
+        machine = Machine(
+            rows=lambda s: 65 if s.kv_type == "q8_0" else 3, seconds=lambda s: speeds[s.kv_type]
+        )
+        assert self.find(machine, monkeypatch, plain).settings.kv_type == "q8_0"
+
+    def test_without_kernels_where_they_make_the_difference(
+        self, plain: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine = Machine(rows=lambda s: 2 if s.repack else 65)
+        found = self.find(machine, monkeypatch, plain)
+        assert (found.settings.repack, found.settings.tiled) == (False, False)
+
+    def test_k_quants_begin_without_them(
+        self, plain: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        header = msgspec.structs.replace(read_header(plain), tensor_types={14: 3, 2: 9})
+        monkeypatch.setattr(probe, "read_header", lambda path: header)
+        machine = Machine(rows=lambda settings: 65)
+        assert not self.find(machine, monkeypatch, plain).settings.repack
+
+    def test_the_users_kv_type_is_the_only_one(
+        self, plain: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine = Machine(rows=lambda settings: 1)
+        found = self.find(machine, monkeypatch, plain, kv_type="f16")
+        assert {kind for kind, _, _ in machine.asked} == {"f16"}
+        assert found.exactness == Exactness("near", 1, 0.5, True)
+
+    def test_nothing_exact_takes_the_fastest(
+        self, plain: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine = Machine(
+            rows=lambda s: 3, seconds=lambda s: 1.0 if s.kv_type == "bf16" and s.repack else 2.0
+        )
+        found = self.find(machine, monkeypatch, plain)
+        assert (found.settings.kv_type, found.settings.repack) == ("bf16", True)
+        assert found.exactness.level == "near"
+
+    def test_exact_caps_the_rows_at_what_is_proven(
+        self, plain: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine = Machine(rows=lambda s: 7 if not s.repack else 3)
+        found = self.find(machine, monkeypatch, plain, exact=True)
+        assert found.exactness == Exactness("exact", 7, 0.0, True)
+        assert not found.settings.repack
+
+    def test_exact_fails_where_nothing_is_proven(
+        self, plain: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine = Machine(rows=lambda settings: 1)
+        with pytest.raises(ModelError, match=r"exact: no settings give .* leave --exact out"):
+            self.find(machine, monkeypatch, plain, exact=True)
+
+    def test_exact_with_neighbours_needs_batching_proven(
+        self, plain: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine = Machine(rows=lambda settings: 65, batched=False)
+        with pytest.raises(ModelError, match="exact: "):
+            self.find(machine, monkeypatch, plain, exact=True, parallel=2)
+        assert self.find(machine, monkeypatch, plain, exact=True).exactness.rows == 65
+
+
+class TestLoading:
+    def test_the_backend_carries_what_was_found(self, tiny_models: dict[str, Path]) -> None:
+        options = ModelOptions(threads=2, ctx=300, parallel=2)
+        backend = probe.load(tiny_models["plain"], options)
+        assert backend.exactness is not None
+        assert backend.exactness.level == "exact"
+        assert set(backend.step_cost.points()) == set(measure.TIMED_ROWS)
+        assert backend.capabilities.context_size == 300
+        assert len(backend.forward([Part(1, 0, [4, 5], 1)])[0]) == 1
+        backend.close()
+
+    def test_unprobed_it_claims_nothing(
+        self, tiny_models: dict[str, Path], forbid: Callable[[], None]
+    ) -> None:
+        forbid()
+        backend = probe.load(tiny_models["plain"], ModelOptions(), probe=False)
+        assert backend.exactness is None
+        backend.close()
+
+
+QUANTIZATIONS = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q6_K": 18}
+
+
+def quantized(source: Path, kind: str, target: Path) -> Path:
+    """`source` again in another quantisation, by llama.cpp itself."""
+    from copyahead.backends.llama_library import library
+
+    llama = library()
+    params = llama.llama_model_quantize_default_params()
+    params.ftype = QUANTIZATIONS[kind]
+    params.allow_requantize = True
+    params.nthread = 2
+    status = llama.llama_model_quantize(
+        os.fsencode(source), os.fsencode(target), ctypes.byref(params)
+    )
+    assert status == 0
+    return target
+
+
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Q4_1", *QUANTIZATIONS])
+def test_the_bundled_model_is_exact_in_every_quantisation(
+    kind: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = bundled if kind == "Q4_1" else quantized(bundled, kind, tmp_path / f"{kind}.gguf")
+    found = probe.find_settings(path, ModelOptions(threads=2, exact=True), prefix=1000)
+    with capsys.disabled():
+        print(f"\n{kind}: {found.settings.numerics()}: {found.exactness}, {found.seconds:.0f} s")
+        print(f"  {found.step_cost}")
+    assert found.prefix == 1000
+    assert found.exactness.level == "exact"
+    assert found.exactness.rows >= 64
+    assert found.exactness.max_abs_diff == 0.0
+    assert found.exactness.batched
