@@ -73,10 +73,12 @@ def compare(
 
     `on_run` is called after every timed run. Raises BackendError where a run fails.
     """
+    max_tokens = workload.max_tokens if plan.max_tokens is None else plan.max_tokens
     request = Request(
         prompt=engine.backend.tokenizer.encode(workload.prompt),
         sampling=plan.seeded,
-        max_tokens=workload.max_tokens if plan.max_tokens is None else plan.max_tokens,
+        max_tokens=max_tokens,
+        min_tokens=min(workload.min_tokens, max_tokens),
         policy=policy,
     )
     _warm_up(engine, request)
@@ -132,7 +134,7 @@ def _warm_up(engine: Engine, request: Request) -> None:
     """A short run each way, so that nothing is loaded or compiled in a timed one."""
     limit = request.max_tokens
     tokens = _WARM_UP_TOKENS if limit is None else min(_WARM_UP_TOKENS, limit)
-    short = msgspec.structs.replace(request, max_tokens=tokens)
+    short = msgspec.structs.replace(request, max_tokens=tokens, min_tokens=0)
     for drafting in (True, False):
         # The second keeps the first one's prompt: this is no timed run.
         engine.complete(msgspec.structs.replace(short, lookup=drafting))

@@ -2,8 +2,8 @@
 
 Five copy much (`list`, `copy`, `rename`, `json`, `quote`) and two hardly at all (`prose`,
 `short`). All texts are the project's own, or source files of the standard library, which are
-on every machine. They are written to be continued, not answered: a small model copies
-reliably when the copy has already begun.
+on every machine. They are written for a small model, which copies when it has seen the text
+copied once before and the copy has begun.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -29,161 +29,170 @@ class Workload(msgspec.Struct, frozen=True):
     """Longest answer to ask for, in tokens."""
     shows: str
     """What the answer is made of, in a few words."""
+    min_tokens: int = 0
+    """Shortest answer to ask for: a sampled one may otherwise end after a line."""
     copies: bool = True
     """Whether most of the answer stands in the prompt."""
 
 
 COMMANDS = """\
 git fetch origin --prune
-git switch --create tide-tables
-python -m venv .venv --clear
-pip install --editable '.[dev]'
-pytest tests/test_harbour.py -x -q
-ruff check src tests --fix
-mypy --strict src/harbour
-make clean && make docs
-tar -czf logs-march.tar.gz var/log/harbour
-rsync -av --delete build/ pier3:/srv/www/
-ssh pier3 'systemctl restart harbour'
-curl -s localhost:8420/health | jq .status
-docker build -t harbour:0.9.2 .
-docker run --rm -p 8420:8420 harbour:0.9.2
-psql -d tides -c 'select count(*) from gauges'
-pg_dump --format=custom tides > tides.dump
-createdb tides_copy --template tides
-redis-cli --scan --pattern 'ship:*'
-find . -name '*.orig' -mtime +30 -delete
-grep -rn 'TODO(mooring)' src/
-sed -i 's/knots/kn/g' data/units.csv
-awk -F, '{ sum += $4 } END { print sum }' data/cargo.csv
-sort -t, -k2,2 -u data/berths.csv -o data/berths.csv
-cut -d: -f1 /etc/passwd | sort > users.txt
-du -sh var/cache/* | sort -h | tail -5
-df -h / /home /srv
-lsof -i :8420 -sTCP:LISTEN
-kill -HUP $(cat var/run/harbour.pid)
-crontab -l > cron-backup.txt
-journalctl -u harbour --since '2 hours ago'
-openssl x509 -in certs/pier.pem -noout -dates
-gpg --verify harbour-0.9.2.tar.gz.asc
+git switch tide-tables
+python -m venv .venv
+pip install -e '.[dev]'
+pytest tests/test_harbour.py -q
+ruff check src tests
+mypy --strict src
+make clean
+make docs
+tar -czf logs.tar.gz var/log
+rsync -av build/ pier3:/srv/www/
+ssh pier3 uptime
+curl -s localhost:8420/health
+docker build -t harbour .
+docker run --rm harbour
+psql tides < seed.sql
+pg_dump tides > tides.dump
+createdb tides_copy
+redis-cli ping
+find . -name '*.orig' -delete
+cat etc/harbour.toml
+sed -i 's/old/new/' notes.txt
+sort -u data/berths.csv
+du -sh var/cache
+df -h /srv
+lsof -i :8420
+crontab -l > cron.txt
+journalctl -u harbour
+openssl version
+gpg --verify harbour.asc
 chmod 640 etc/harbour.toml
-chown harbour:dock var/spool
-ln -sfn releases/0.9.2 current
-git tag -s v0.9.2 -m 'tide tables'
-git push origin v0.9.2
-gh release create v0.9.2 --notes-file NOTES.md
-ffmpeg -i buoy.mov -vf scale=640:-1 buoy.mp4
-convert chart.png -resize 50% chart-small.png
-pandoc manual.md -o manual.pdf --toc
+chown harbour var/spool
+ln -s releases/0.9 current
+git tag v0.9
+git push origin v0.9
+ffmpeg -i buoy.mov buoy.mp4
+convert chart.png chart.jpg
+pandoc manual.md -o manual.pdf
 wc -l src/harbour/*.py
-nice -n 10 python tools/reindex.py --all
-timeout 90 python tools/ping_buoys.py
-watch -n 5 'ls -l var/spool | wc -l'
-export HARBOUR_ZONE=north-quay
-unset HARBOUR_DEBUG
+nice -n 10 make bench
+timeout 90 make check
+watch -n 5 date
+export ZONE=north-quay
+unset DEBUG
+cd releases
+ls -l
+history -c
 exit
 """.splitlines()
 
 
 def _list() -> Workload:
-    """A numbered list of 48 commands, and the same list again."""
-    lines = [f"{number:02d}. {command}" for number, command in enumerate(COMMANDS, start=1)]
+    """A numbered list of 48 commands, given twice, and then begun.
+
+    The numbers let the model find its place again after a slip.
+    """
+    head = "The 48 commands of the release, in order:\n\n"
+    lines = [f"{number}. {command}" for number, command in enumerate(COMMANDS, start=1)]
     body = "\n".join(lines)
-    prompt = f"The 48 commands of the release:\n\n{body}\n\nThe same 48 commands again:\n\n"
     return Workload(
         name="list",
-        prompt=prompt + "\n".join(lines[:3]) + "\n",
+        prompt=f"{head}{body}\n\n{head}{body}\n\n{head}" + "\n".join(lines[:3]),
         max_tokens=400,
+        min_tokens=300,
         shows="a list of 48 commands, reproduced",
     )
 
 
-def standard_library(module: str, max_chars: int) -> str:
-    """The first whole lines of a standard library module's source, up to `max_chars` characters.
+def standard_library(module: str, start: str = "", max_chars: int = 1500) -> str:
+    """Whole lines of a standard library module's source, from `start` on, `max_chars` at most.
 
-    Raises ConfigError where the interpreter was installed without the source files.
+    Raises ConfigError where the interpreter came without source files.
     """
-    spec = importlib.util.find_spec(module)
     try:
+        spec = importlib.util.find_spec(module)
         text = Path(spec.origin if spec and spec.origin else "").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         raise ConfigError(
             f"this Python has no source file of its module {module!r}: "
             "leave out the workloads copy and rename"
         ) from None
-    return text[: text.rfind("\n", 0, max_chars) + 1] if len(text) > max_chars else text
+    text = text[max(0, text.find(start)) :][:max_chars]
+    return text[: text.rfind("\n") + 1]
 
 
-def _again(text: str, title: str, again: str, changed: Callable[[str], str], start: int) -> str:
-    """A file, and the beginning of the same file again with each line `changed`."""
-    begun = "".join(changed(line) for line in text.splitlines(keepends=True)[:start])
-    return f"{title}\n\n```python\n{text}```\n\n{again}\n\n```python\n{begun}"
+def _versions(kind: str, heads: Sequence[str], texts: Sequence[str], num_lines: int) -> str:
+    """Each text in a fence of `kind` under its head, the last one only begun."""
+    whole = [
+        f"{head}\n\n```{kind}\n{text.rstrip()}\n```\n\n"
+        for head, text in zip(heads[:-1], texts[:-1], strict=True)
+    ]
+    begun = "\n".join(texts[-1].splitlines()[:num_lines])
+    return "".join(whole) + f"{heads[-1]}\n\n```{kind}\n{begun}"
 
 
 def _copy() -> Workload:
-    text = standard_library("bisect", 3200)
+    text = standard_library("colorsys")
     return Workload(
         name="copy",
-        prompt=_again(text, "The file bisect.py:", "The same file again:", lambda line: line, 4),
-        max_tokens=400,
+        prompt=_versions("python", ["# colorsys.py"] * 3, [text] * 3, 12),
+        max_tokens=360,
+        min_tokens=300,
         shows="a source file, again",
     )
 
 
 def _rename() -> Workload:
-    text = standard_library("colorsys", 4100)
+    text = standard_library("queue", "class Queue:", 1650)
+    texts = [re.sub(r"\bmaxsize\b", name, text) for name in ("maxsize", "capacity", "limit")]
+    heads = [
+        "The file queue.py:",
+        "The same file with `maxsize` renamed to `capacity`:",
+        "The same file with `maxsize` renamed to `limit`:",
+    ]
     return Workload(
         name="rename",
-        prompt=_again(
-            text,
-            "The file colorsys.py:",
-            "The same file with the name `maxc` changed to `highest` everywhere:",
-            lambda line: re.sub(r"\bmaxc\b", "highest", line),
-            84,
-        ),
-        max_tokens=360,
+        prompt=_versions("python", heads, texts, 7),
+        max_tokens=320,
+        min_tokens=300,
         shows="a source file with one identifier changed",
     )
 
 
-def _branches() -> list[dict[str, object]]:
-    """Nine made-up records."""
-    rows: Iterable[tuple[str, str, int, int, bool]] = [
-        ("Harbour Street", "Ostwick", 1903, 41250, True),
-        ("Mill Pond", "Ostwick", 1961, 18730, False),
-        ("Saint Brannock", "Venlow", 1887, 63400, True),
-        ("Old Tannery", "Venlow", 1994, 9120, False),
-        ("Larkfield", "Dunmarsh", 1932, 27865, True),
-        ("Station Road", "Dunmarsh", 1978, 15040, True),
-        ("Upper Quarry", "Kelham", 2006, 7310, False),
-        ("Weaver's Hall", "Kelham", 1851, 80975, True),
-        ("Cinder Lane", "Thorney", 1949, 22160, False),
+_BRANCHES = (
+    ("Harbour Street", "Ostwick", 1903, 41250, True),
+    ("Mill Pond", "Ostwick", 1961, 18730, False),
+    ("Saint Brannock", "Venlow", 1887, 63400, True),
+    ("Old Tannery", "Venlow", 1994, 9120, False),
+    ("Larkfield", "Dunmarsh", 1932, 27865, True),
+    ("Station Road", "Dunmarsh", 1978, 15040, True),
+    ("Upper Quarry", "Kelham", 2006, 7310, False),
+)
+
+
+def _document(**changed: object) -> str:
+    """A made-up document, with `changed` fields."""
+    keys = ("name", "town", "opened", "books", "reading_room")
+    branches = [
+        {"id": f"branch-{number}", **dict(zip(keys, row, strict=True))}
+        for number, row in enumerate(_BRANCHES, start=1)
     ]
-    return [
-        {
-            "id": f"branch-{number}",
-            "name": name,
-            "town": town,
-            "opened": opened,
-            "books": books,
-            "reading_room": reading_room,
-        }
-        for number, (name, town, opened, books, reading_room) in enumerate(rows, start=1)
-    ]
+    fields = {"library": "Five Towns", "open": False, "year": 2024, "branches": branches}
+    return json.dumps(fields | changed, indent=2)
 
 
 def _json() -> Workload:
-    branches = _branches()
-    before = json.dumps({"library": "Five Towns", "open": False, "branches": branches}, indent=2)
-    after = json.dumps({"library": "Five Towns", "open": True, "branches": branches}, indent=2)
-    begun = "\n".join(after.splitlines()[:5])
+    texts = [_document(), _document(open=True), _document(open=True, year=2025)]
+    heads = [
+        "A document:",
+        'The same document with "open" changed to true:',
+        'The same document with "year" changed to 2025:',
+    ]
     return Workload(
         name="json",
-        prompt=(
-            f'A JSON document:\n\n```json\n{before}\n```\n\nThe same document with "open" changed '
-            f"to true:\n\n```json\n{begun}\n"
-        ),
+        prompt=_versions("json", heads, texts, 5),
         max_tokens=400,
+        min_tokens=300,
         shows="a JSON document with one field changed",
     )
 
@@ -202,7 +211,7 @@ and William Thew, ate ship's biscuit and salt cod, and burned the spare door of 
 The fog signal was a bell until 1889, then a gun fired every ten minutes, and from 1923 a siren \
 driven by compressed air. People in Pell said that they could tell the weather of the next day \
 by its echo. It sounded for the last time on the second of March 1988, when the light was made \
-automatic and the last keeper, Edith Marrable, came ashore with a cat and eleven boxes of \
+automatic and the last keeper, Edith Marsh, came ashore with a cat and eleven boxes of \
 books.
 
 Since then the tower has been looked after by a trust of forty members. They paint it every \
@@ -224,15 +233,21 @@ def _quote() -> Workload:
     )
 
 
+def _asked(question: str) -> str:
+    """`question` as a turn of a chat, in the form that the bundled model was trained on."""
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
 def _prose() -> Workload:
+    question = (
+        "Write a long story about a clockmaker's daughter who finds a door behind the oldest "
+        "clock in the shop."
+    )
     return Workload(
         name="prose",
-        prompt=(
-            "A story about a clockmaker's daughter who finds a door behind the oldest clock in "
-            "the shop.\n\nChapter One\n\nOn the last evening of November, when the shop was "
-            "already dark,"
-        ),
+        prompt=_asked(question),
         max_tokens=340,
+        min_tokens=300,
         shows="a story, with nothing to copy",
         copies=False,
     )
@@ -241,7 +256,7 @@ def _prose() -> Workload:
 def _short() -> Workload:
     return Workload(
         name="short",
-        prompt="Question: Why is the sky blue?\nAnswer in two sentences:",
+        prompt=_asked("Why is the sky blue? Answer in two sentences."),
         max_tokens=80,
         shows="a short question",
         copies=False,

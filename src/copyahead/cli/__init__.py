@@ -44,9 +44,7 @@ def make_app() -> App:
         help="Prompt-lookup decoding: the same text in fewer passes of the model.",
         version=__version__,
         config=cyclopts.config.Env(ENV_PREFIX, command=False),
-        default_parameter=Parameter(
-            short_alias=_short_alias, negative_iterable="", consume_multiple=True
-        ),
+        default_parameter=Parameter(short_alias=_short_alias, negative_iterable=""),
         help_format="markdown",
         suppress_keyboard_interrupt=False,
     )

@@ -32,14 +32,17 @@ if TYPE_CHECKING:
 
 RUNS = 4
 
+Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True)]
+"""One or more names after the option, which may also be repeated."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
     """What to compare."""
 
-    workload: tuple[str, ...] = ()
+    workload: Names = ()
     """Workloads to run (list, copy, rename, json, quote, prose, short); all when not given."""
-    policy: tuple[str, ...] = (LookupOptions().policy,)
+    policy: Names = (LookupOptions().policy,)
     """Policies to run: a name, or `name:knob=value,knob=value`. May be repeated."""
     max_drafts: int = MAX_DRAFT_TOKENS
     """Longest draft, whatever the policy asks for."""

@@ -40,14 +40,16 @@ def demo(
     """
     from copyahead.compare import Plan
     from copyahead.loading import load
+    from copyahead.models import find_model
 
     if not lookup_options.lookup:
         raise ConfigError("demo needs lookup: leave out --no-lookup and COPYAHEAD_LOOKUP=0")
     works = [workload(name) for name in _WORKLOADS]
     plan = Plan(sampling=SamplingOptions(), max_tokens=_MAX_TOKENS)
+    path = find_model(model)
     if not json:
         output.remark("loading the model; the first time, its exactness and speed are measured")
-    with load(model, model=model_options, lookup=lookup_options) as engine:
+    with load(path, model=model_options, lookup=lookup_options) as engine:
         runs = run_all(engine, works, [lookup_options.policy], plan)
         results = [result for result, _ in runs]
         if json:

@@ -21,6 +21,9 @@ from copyahead.sampling import SamplingOptions
 if TYPE_CHECKING:
     from copyahead.engine import Engine, Request
 
+AnyText = Annotated[str, Parameter(allow_leading_hyphen=True)]
+"""Text that may begin with a hyphen."""
+
 Flat = Parameter(name="*")
 """The fields of a dataclass as options of their own."""
 
@@ -44,9 +47,9 @@ Json = Annotated[
 class PromptOptions:
     """What to continue, and how far."""
 
-    prompt: str | None = None
+    prompt: AnyText | None = None
     """Text to continue."""
-    file: str | None = None
+    file: AnyText | None = None
     """File with the text to continue; `-` reads standard input."""
     max_tokens: int | None = 512
     """Most tokens to write."""

@@ -29,10 +29,16 @@ def remark(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line, which ends every command in the same way."""
+        raise BrokenPipeError
+
+
 def stdout() -> Console:
     """A console for tables; as wide as they need where the output is no terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=160)
+    console = _Console(highlight=False)
+    return console if console.is_terminal else _Console(highlight=False, width=160)
 
 
 def stderr() -> Console:

@@ -1,0 +1,85 @@
+"""`copyahead probe`: what passes over several rows cost, and how exact they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from copyahead.cli import output
+from copyahead.cli.compare import limit_text
+from copyahead.cli.options import Json, Model, ModelPath
+from copyahead.config import ModelOptions
+
+if TYPE_CHECKING:
+    from copyahead.backends.probe import ProbeResult
+
+_DEFAULT_MODEL = ModelOptions()
+
+
+def probe(
+    model: ModelPath = None,
+    /,
+    *,
+    model_options: Model = _DEFAULT_MODEL,
+    json: Json = False,
+) -> int:
+    """Measure the model's step cost, and up to how many rows its logits are bit-identical.
+
+    The result is kept on disk, by model, settings, threads and library version: it is measured
+    once.
+    """
+    from copyahead.backends.probe import find_settings
+    from copyahead.models import find_model
+
+    path = find_model(model)
+    if not json:
+        output.remark(f"probing {path.name}; this takes a minute the first time")
+    found = find_settings(path, model_options)
+    if json:
+        output.print_json(_document(str(path), found))
+        return 0
+    console = output.stdout()
+    console.print(_table(found))
+    note = found.capabilities.note
+    lines = [
+        f"settings: {found.settings.numerics()}",
+        output.level(found.exactness),
+        f"several sequences and chunked prompts: {_batched(found)}",
+        limit_text(found.step_cost),
+        *([f"note: {note}"] if note else []),
+    ]
+    console.print("\n".join(lines), soft_wrap=True)
+    return 0
+
+
+def _batched(found: ProbeResult) -> str:
+    return "bit-identical too" if found.exactness.batched else "may differ"
+
+
+def _table(found: ProbeResult) -> Any:
+    table = output.table("rows", "ms", "T(n)", "n / T(n)", "exact")
+    for rows, cost in found.step_cost.points().items():
+        table.add_row(
+            str(rows),
+            f"{found.step_seconds[rows] * 1000:.2f}",
+            f"{cost:.2f}",
+            f"{rows / cost:.2f}",
+            "yes" if rows <= found.exactness.rows else "no",
+        )
+    return table
+
+
+def _document(path: str, found: ProbeResult) -> dict[str, Any]:
+    return {
+        "model": path,
+        "settings": msgspec.to_builtins(found.settings),
+        "exactness": output.exactness_json(found.exactness),
+        "batched": found.exactness.batched,
+        "step_cost": output.step_cost_json(found.step_cost),
+        "step_ms": {str(rows): round(time * 1000, 4) for rows, time in found.step_seconds.items()},
+        "limit": round(found.step_cost.limit(), 3),
+        "prefix": found.prefix,
+        "max_rewind": found.capabilities.max_rewind,
+        "note": found.capabilities.note,
+    }
