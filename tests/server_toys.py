@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -160,6 +160,8 @@ class Running:
     url: str
     service: Service
     backend: FakeBackend
+    stop: Callable[[], None]
+    """Tells the server to stop, as Ctrl-C does."""
 
     @property
     def api(self) -> str:
@@ -195,15 +197,20 @@ def running(
     service = Service(engine, options or ServerOptions(), template or ToyTemplate())  # type: ignore[arg-type]
     server = make_server(service)
     bound = bind("127.0.0.1", 0)
+
+    def stop() -> None:
+        server.should_exit = True
+
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     try:
         while not server.started:
             time.sleep(0.005)
-        yield Running(address(bound), service, backend)
-        assert Running(address(bound), service, backend).is_idle(), "something was not given back"
+        up = Running(address(bound), service, backend, stop)
+        yield up
+        assert up.is_idle(), "something was not given back"
     finally:
-        server.should_exit = True
+        stop()
         thread.join(timeout=30)
         bound.close()
     assert not thread.is_alive(), "the server did not stop"

@@ -98,7 +98,9 @@ def api_error(error: BaseException, renames: Mapping[str, str] | None = None) ->
             message = message.replace(field, str(param), 1)
         return ApiError(message, param=param, code="invalid_value")
     if isinstance(error, UnicodeEncodeError):
-        return ApiError("the text is not valid Unicode: it holds half of a surrogate pair")
+        return ApiError(
+            "the text is not valid Unicode: it holds half of a surrogate pair", code="invalid_value"
+        )
     if isinstance(error, MissingExtraError):
         return ApiError(str(error), status=501, code="not_installed")
     if isinstance(error, ConfigError):

@@ -84,8 +84,8 @@ class Generation:
             await stream.accepted()
 
     async def started(self, patience: float | None = None) -> None:
-        """Wait until a slot is held, at most `patience` seconds; ApiError 429 after too long."""
-        await self.accepted()
+        """Wait until a slot is held, at most `patience` seconds. Raises what is wrong with a
+        request, and ApiError 429 when the queue's limit is reached before."""
         await asyncio.wait([self._tasks[-1]], timeout=patience)
         if self._failure is not None:
             raise self._failure

@@ -93,6 +93,9 @@ class Reply:
                 if self._max_calls is not None and event.index >= self._max_calls:
                     continue
                 if isinstance(event, ToolCallStart):
+                    # An escape in its JSON may stand for half of a surrogate pair.
+                    name = event.name.encode("utf-8", "replace").decode()
+                    event = ToolCallStart(event.index, event.id, name)
                     self.calls.append(Call(event.id, event.name))
                 else:
                     self.calls[event.index].arguments += event.arguments
