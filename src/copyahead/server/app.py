@@ -21,8 +21,12 @@ from copyahead.server.chat import FIELD_NAMES, chat
 from copyahead.server.completions import completions
 from copyahead.server.errors import ApiError, ClientGone, api_error
 from copyahead.server.limits import BodyLimit
+from copyahead.server.messages import count_tokens, messages
+from copyahead.server.messages_input import CountRequest, MessagesRequest
 from copyahead.server.metrics import CONTENT_TYPE
 from copyahead.server.prompting import chat_prompt
+from copyahead.server.responses import responses
+from copyahead.server.responses_input import ResponsesRequest
 from copyahead.server.service import Service
 from copyahead.server.streaming import while_connected
 
@@ -51,6 +55,7 @@ def make_app(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     _add_generation(app, service)
+    _add_other_shapes(app, service)
     _add_tokens(app, service)
     _add_status(app, service)
     _add_handlers(app, service)
@@ -71,6 +76,20 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     @app.post("/v1/completions", responses=_ERRORS, response_class=Response)
     async def text_completions(body: wire.CompletionRequest, http: Request) -> Response:
         return await completions(service, http, body, tenant_of(http))
+
+
+def _add_other_shapes(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/responses", responses=_ERRORS, response_class=Response)
+    async def create_response(body: ResponsesRequest, http: Request) -> Response:
+        return await responses(service, http, body, tenant_of(http))
+
+    @app.post("/v1/messages", responses=_ERRORS, response_class=Response)
+    async def create_message(body: MessagesRequest, http: Request) -> Response:
+        return await messages(service, http, body, tenant_of(http))
+
+    @app.post("/v1/messages/count_tokens", responses=_ERRORS, response_class=Response)
+    async def count_message_tokens(body: CountRequest, http: Request) -> Response:
+        return await count_tokens(service, http, body)
 
 
 def _add_tokens(app: FastAPI, service: Service) -> None:

@@ -56,16 +56,21 @@ async def chat_prompt(
     parallel_tool_calls: bool | None = None,
     response_format: ResponseFormat | None = None,
     template_options: Mapping[str, Any] | None = None,
+    prefill: str = "",
 ) -> ChatPrompt:
     """Render and tokenise a conversation, in threads. Raises RequestError or ApiError.
 
     `messages`, `tools` and `tool_choice` are in the shape of the chat route, and checked here.
+    `prefill`: the beginning of the answer, which the model goes on with; it has then thought.
     """
     template = service.template
     checked = check_tools(tools)
     offered, _ = wanted(checked, tool_choice)
     options = {k: v for k, v in (template_options or {}).items() if k not in _TAKEN}
     text = await asyncio.to_thread(template.render, messages, offered or None, **options)
+    if prefill and opens_reasoning(text, template.markers):
+        text += f"{template.markers.end}\n\n"
+    text += prefill
     thinking = opens_reasoning(text, template.markers)
     opened = template.markers if thinking else None
     constraint = constraint_of(response_format, opened)

@@ -1,0 +1,229 @@
+"""What `POST /v1/messages` takes, Anthropic's shape, brought into the shape of the chat route."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from copyahead.server.conversation import text_of
+from copyahead.server.errors import ApiError
+from copyahead.server.wire import RENAMES, CommonFields, JsonSchema, ResponseFormat, Wire
+
+FIELD_NAMES = {
+    **RENAMES,
+    "prompt": "messages",
+    "response_format": "output_config.format",
+    "json_schema": "output_config.format",
+    "grammar": "tools",
+}
+"""Names of the chat route and of the engine, to those of this route."""
+
+MAX_STOPS = 64
+"""Stop sequences a request may give."""
+
+
+class Turn(Wire):
+    """One message: text, or a list of blocks."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[dict[str, Any]]
+
+
+class ToolChoice(Wire):
+    """Which tool is to be called."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Wire):
+    """Whether the model is to think first; handed to the chat template."""
+
+    type: str
+
+
+class OutputConfig(Wire):
+    """The form of the answer."""
+
+    format: dict[str, Any] | None = None
+    effort: str | None = None
+
+
+class Conversation(CommonFields):
+    """What a count and an answer have in common."""
+
+    messages: Annotated[list[Turn], Field(min_length=1)]
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CountRequest(Conversation):
+    """Body of `POST /v1/messages/count_tokens`."""
+
+
+class MessagesRequest(Conversation):
+    """Body of `POST /v1/messages`."""
+
+    max_tokens: int
+    stop_sequences: list[str] | None = None
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        """The stop sequences; ApiError for an empty one or too many."""
+        sequences = tuple(self.stop_sequences or ())
+        if "" in sequences or len(sequences) > MAX_STOPS:
+            raise ApiError(
+                f"stop_sequences must be at most {MAX_STOPS} texts, none of them empty",
+                param="stop_sequences",
+                code="invalid_value",
+            )
+        return (*sequences, *self.stops)
+
+
+def messages_of(body: Conversation) -> tuple[list[dict[str, Any]], str]:
+    """Messages as the chat route has them, and the beginning of the answer, if it is given.
+
+    ApiError or RequestError names the block that is not text, a call, or a result.
+    """
+    messages: list[dict[str, Any]] = []
+    system = text_of(body.system, "system")
+    if system:
+        messages.append({"role": "system", "content": system})
+    for place, turn in enumerate(body.messages):
+        where = f"messages[{place}].content"
+        blocks = turn.content
+        if isinstance(blocks, str):
+            blocks = [{"type": "text", "text": blocks}]
+        if turn.role == "assistant":
+            messages.append(_assistant(blocks, where))
+        else:
+            messages += _user(turn.role, blocks, where)
+    if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
+        return messages[:-1], messages[-1]["content"]
+    return messages, ""
+
+
+def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant"}
+    texts: list[Mapping[str, Any]] = []
+    for place, block in enumerate(blocks):
+        kind = block.get("type")
+        if kind == "thinking":
+            message["reasoning_content"] = _field(block, "thinking", f"{where}[{place}]")
+        elif kind == "tool_use":
+            message.setdefault("tool_calls", []).append(_call(block, f"{where}[{place}]"))
+        elif kind != "redacted_thinking":
+            text_of([block], f"{where}[{place}]")
+            texts.append(block)
+    return {**message, "content": text_of(texts, where)}
+
+
+def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+    arguments = block.get("input")
+    if not isinstance(arguments, Mapping):
+        raise ApiError(
+            f"{where}.input must be an object", param=f"{where}.input", code="invalid_value"
+        )
+    function = {
+        "name": _field(block, "name", where),
+        "arguments": json.dumps(arguments, ensure_ascii=False),
+    }
+    return {"id": _field(block, "id", where), "type": "function", "function": function}
+
+
+def _user(role: str, blocks: Sequence[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:
+    """Results of tools come first, whatever stands between them."""
+    results: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for place, block in enumerate(blocks):
+        at = f"{where}[{place}]"
+        if block.get("type") == "tool_result":
+            content = text_of(block.get("content"), f"{at}.content")
+            if block.get("is_error"):
+                content = f"Error: {content}"
+            call_id = _field(block, "tool_use_id", at)
+            results.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        else:
+            texts.append(_block_text(block, at))
+    if texts or not results:
+        results.append({"role": role, "content": "\n\n".join(texts)})
+    return results
+
+
+def _block_text(block: Mapping[str, Any], where: str) -> str:
+    source = block.get("source")
+    if (
+        block.get("type") == "document"
+        and isinstance(source, Mapping)
+        and source.get("type") == "text"
+        and isinstance(source.get("data"), str)
+    ):
+        return str(source["data"])
+    if block.get("type") != "text" or not isinstance(block.get("text"), str):
+        raise ApiError(
+            f"{where} is a block of type {block.get('type')!r}, and the model reads text only",
+            param=where,
+            code="invalid_value",
+        )
+    return str(block["text"])
+
+
+def _field(block: Mapping[str, Any], name: str, where: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise ApiError(
+            f"{where}.{name} must be a text", param=f"{where}.{name}", code="invalid_value"
+        )
+    return value
+
+
+def functions_of(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+    """The tools of a request in the chat route's shape; those without a schema are skipped.
+
+    Such tools (web search and others) are known by their type alone, to a model that was trained
+    on them.
+    """
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.get("name"),
+                "description": tool.get("description"),
+                "parameters": tool.get("input_schema"),
+            },
+        }
+        for tool in tools or ()
+        if tool.get("type") in (None, "custom")
+    ]
+
+
+def choice_of(choice: ToolChoice | None) -> str | dict[str, Any] | None:
+    """`tool_choice` in the chat route's shape."""
+    if choice is None:
+        return None
+    if choice.type == "tool":
+        return {"type": "function", "function": {"name": choice.name}}
+    return {"auto": "auto", "any": "required", "none": "none"}[choice.type]
+
+
+def format_of(config: OutputConfig | None) -> ResponseFormat | None:
+    """`output_config.format` in the chat route's shape."""
+    given = config.format if config is not None else None
+    if given is None:
+        return None
+    if given.get("type") != "json_schema" or not isinstance(given.get("schema"), dict):
+        raise ApiError(
+            "output_config.format must be of type json_schema, with a schema",
+            param="output_config.format",
+            code="invalid_value",
+        )
+    schema = JsonSchema.model_validate({"schema": given["schema"]})
+    return ResponseFormat(type="json_schema", json_schema=schema)

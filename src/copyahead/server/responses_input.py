@@ -1,0 +1,212 @@
+"""What `POST /v1/responses` takes, brought into the shape of the chat route.
+
+The server keeps no responses, so everything that refers to an earlier one is refused. Tools that
+are no functions are hosted by somebody else; they are skipped, as clients list them unasked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from copyahead.server.conversation import text_of
+from copyahead.server.errors import ApiError
+from copyahead.server.wire import RENAMES, CommonFields, JsonSchema, ResponseFormat, Wire
+
+FIELD_NAMES = {
+    **RENAMES,
+    "prompt": "input",
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "json_schema": "text.format",
+    "grammar": "tools",
+}
+"""Names of the chat route and of the engine, to those of this route."""
+
+
+class TextFormat(Wire):
+    """The form of the answer."""
+
+    type: str = "text"
+    name: str | None = None
+    json_schema: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextOptions(Wire):
+    """How the answer is written."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class ReasoningOptions(Wire):
+    """How the model thinks; `effort` is handed to the chat template."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+class ResponsesRequest(CommonFields):
+    """Body of `POST /v1/responses`."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, description="null: until the context is full.")
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    previous_response_id: str | None = Field(None, description="Refused: nothing is kept.")
+    conversation: str | dict[str, Any] | None = Field(None, description="Refused, too.")
+    background: bool | None = None
+    top_logprobs: int | None = None
+    metadata: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """Raise ApiError for what this server cannot do."""
+        for name in ("previous_response_id", "conversation"):
+            if getattr(self, name) is not None:
+                raise _refusal(
+                    name, "this server keeps no responses: send the whole conversation in input"
+                )
+        if self.background:
+            raise _refusal("background", "responses are written while the client waits")
+        if self.top_logprobs:
+            raise _refusal("top_logprobs", "use /v1/chat/completions for log-probabilities")
+        if self.n not in (None, 1):
+            raise _refusal("n", "a response is one answer")
+        if not self.input:
+            raise ApiError("input is empty: give a text or items", param="input", code="empty")
+
+
+def _refusal(name: str, reason: str) -> ApiError:
+    return ApiError(f"{name} is not supported: {reason}", param=name, code="unsupported_value")
+
+
+def messages_of(body: ResponsesRequest) -> list[dict[str, Any]]:
+    """`instructions` and `input` as messages. ApiError or RequestError names the item."""
+    messages: list[dict[str, Any]] = []
+    if body.instructions:
+        messages.append({"role": "system", "content": body.instructions})
+    if isinstance(body.input, str):
+        return [*messages, {"role": "user", "content": body.input}]
+    turn = _Turn(messages)
+    for place, item in enumerate(body.input):
+        turn.add(item, f"input[{place}]")
+    turn.end()
+    return messages
+
+
+class _Turn:
+    """Puts the model's items back together: thinking, text and calls of one turn are a message."""
+
+    def __init__(self, messages: list[dict[str, Any]]) -> None:
+        self._messages = messages
+        self._message: dict[str, Any] | None = None
+
+    def add(self, item: Mapping[str, Any], where: str) -> None:
+        """Take an item of the input."""
+        kind = item.get("type", "message")
+        if kind == "message":
+            self._add_message(item, where)
+        elif kind == "reasoning":
+            text = _joined(item.get("content")) or _joined(item.get("summary"))
+            if text:
+                self._open()["reasoning_content"] = text
+        elif kind in ("function_call", "custom_tool_call"):
+            self._add_call(item, where)
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            self.end()
+            content = text_of(item.get("output"), f"{where}.output")
+            call_id = _text(item, "call_id", where)
+            self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        else:
+            raise ApiError(
+                f"{where} is of type {kind!r}, which this server does not know: leave it out",
+                param=f"{where}.type",
+                code="invalid_value",
+            )
+
+    def end(self) -> None:
+        """The model's turn is over."""
+        self._message = None
+
+    def _add_message(self, item: Mapping[str, Any], where: str) -> None:
+        role, content = item.get("role"), text_of(item.get("content"), f"{where}.content")
+        if role != "assistant":
+            self.end()
+            self._messages.append({"role": role, "content": content})
+            return
+        if self._message is not None and self._message.get("content"):
+            self.end()
+        self._open()["content"] = content
+
+    def _add_call(self, item: Mapping[str, Any], where: str) -> None:
+        name = _text(item, "name", where)
+        if item["type"] == "function_call":
+            arguments = _text(item, "arguments", where)
+        else:
+            arguments = json.dumps({"input": item.get("input")}, ensure_ascii=False)
+        call = {
+            "id": _text(item, "call_id", where),
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        self._open().setdefault("tool_calls", []).append(call)
+
+    def _open(self) -> dict[str, Any]:
+        if self._message is None:
+            self._message = {"role": "assistant"}
+            self._messages.append(self._message)
+        return self._message
+
+
+def _text(item: Mapping[str, Any], name: str, where: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise ApiError(
+            f"{where}.{name} must be a text", param=f"{where}.{name}", code="invalid_value"
+        )
+    return value
+
+
+def _joined(parts: Any) -> str:
+    """The text of a thinking item's parts; what is encrypted has none."""
+    if not isinstance(parts, Sequence):
+        return ""
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def functions_of(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+    """The function tools of a request in the chat route's shape; the others are skipped."""
+    names = ("name", "description", "parameters")
+    return [
+        {"type": "function", "function": {name: tool.get(name) for name in names}}
+        for tool in tools or ()
+        if tool.get("type") == "function"
+    ]
+
+
+def format_of(text: TextOptions | None) -> ResponseFormat | None:
+    """`text.format` in the chat route's shape."""
+    given = text.format if text is not None else None
+    if given is None or given.type == "text":
+        return None
+    if given.type == "json_object":
+        return ResponseFormat(type="json_object")
+    if given.type != "json_schema" or given.json_schema is None:
+        raise ApiError(
+            "text.format must be of type text, json_object, or json_schema with a schema",
+            param="text.format",
+            code="invalid_value",
+        )
+    schema = {"name": given.name, "schema": given.json_schema, "strict": given.strict}
+    return ResponseFormat(type="json_schema", json_schema=JsonSchema.model_validate(schema))
