@@ -399,6 +399,7 @@ def test_a_wrong_choice_is_refused(tools: list[Any], choice: Any, words: str) ->
         ([{"type": "function"}], "tools[0]"),
         ([tool("a"), {"type": "function", "function": {}}], "tools[1].function"),
         ([{"type": "function", "function": {"name": ""}}], "tools[0].function"),
+        ([{"type": "function", "function": {"name": "\ud800"}}], "tools[0].function"),
         ([{"type": "function", "function": {"name": "a", "parameters": 1}}], "tools[0].function"),
         ([{"type": "function", "function": {"name": "a", "description": 1}}], "tools[0].function"),
         ([tool("a"), tool("a")], "tools"),

@@ -107,8 +107,8 @@ def check_tools(tools: Sequence[Any] | None, field: str = "tools") -> list[Json]
 
 def _checked(function: Mapping[str, Any], where: str) -> Json:
     name, parameters = function.get("name"), function.get("parameters")
-    if not isinstance(name, str) or not 0 < len(name) <= 128:
-        raise RequestError(f"{where}.name must be a text of 1 to 128 characters", field=where)
+    if not isinstance(name, str) or not 0 < len(name) <= 128 or not name.isprintable():
+        raise RequestError(f"{where}.name must be 1 to 128 printable characters", field=where)
     if parameters is not None and not isinstance(parameters, Mapping):
         raise RequestError(f"{where}.parameters must be a JSON schema object", field=where)
     description = function.get("description")
