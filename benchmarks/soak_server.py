@@ -1,0 +1,372 @@
+"""Many clients at once on one server, some of them rude: does it stay right, and stay up?
+
+    python benchmarks/soak_server.py --seconds 60 --clients 32
+
+starts `copyahead serve` (with `--url` it takes a server that runs) and sends it valid and broken
+requests, whole and streamed; a third of the clients leave at a random moment. Checked are: no
+status of 500 or above; every answer that came to its end equals the same request's answer when it
+was alone; `/health` below 100 ms throughout; memory flat; no slot left taken. The last line is
+one JSON document, and the exit status is 1 when a check fails.
+
+What it cannot show: how fast the server is. Use bench_llama_server.py for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "the",
+    "lazy",
+    "dog",
+    "and",
+    "looks",
+    "at",
+    "the",
+    "moon",
+]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look",
+            "description": "Look at a place.",
+            "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
+        },
+    }
+]
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}, "colour": {"enum": ["red", "blue"]}},
+    "required": ["ok", "colour"],
+    "additionalProperties": False,
+}
+
+Body = dict[str, Any]
+
+
+@dataclass
+class Report:
+    """What was seen."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    completed: int = 0
+    left: int = 0
+    wrong_answers: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    health_ms: list[float] = field(default_factory=list)
+    memory_mb: list[float] = field(default_factory=list)
+    left_over: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def memory_growth_mb(self) -> float:
+        """From the first third to the last, by their means; the start is warming up."""
+        third = len(self.memory_mb) // 3
+        if third == 0:
+            return 0.0
+        middle = self.memory_mb[third : 2 * third] or self.memory_mb
+        return sum(self.memory_mb[-third:]) / third - sum(middle) / len(middle)
+
+    def failures(self, *, health_limit_ms: float, memory_limit_mb: float) -> list[str]:
+        """Every check that failed, in words."""
+        found = list(self.faults)
+        found += [f"status {s}: {n} times" for s, n in self.statuses.items() if s >= 500]
+        found += [f"not as when alone: {name}" for name in self.wrong_answers[:5]]
+        if self.health_ms and max(self.health_ms) > health_limit_ms:
+            found.append(f"/health took {max(self.health_ms):.0f} ms")
+        if self.memory_growth_mb > memory_limit_mb:
+            found.append(f"memory grew by {self.memory_growth_mb:.1f} MB")
+        found += [f"{name} is {value:g} at the end" for name, value in self.left_over.items()]
+        if not self.completed:
+            found.append("no request was completed")
+        return found
+
+
+def valid_requests(num: int, max_tokens: int) -> list[tuple[str, Body]]:
+    """(path, body) of requests whose answers are the same every time."""
+    made: list[tuple[str, Body]] = []
+    for number in range(num):
+        rng = random.Random(number)
+        text = " ".join(rng.choice(WORDS) for _ in range(rng.randint(2, 20)))
+        body: Body = {
+            "messages": [{"role": "user", "content": f"Repeat twice: {text}"}],
+            "seed": number,
+            "temperature": rng.choice([0, 0.7, 1.0]),
+            "max_tokens": rng.randint(1, max_tokens),
+        }
+        kind = number % 5
+        if kind == 1:
+            body |= {"tools": TOOLS}
+        elif kind == 2:
+            schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+            body |= {"response_format": schema, "max_tokens": 80}
+        elif kind == 3:
+            body |= {"n": 2, "logprobs": True, "stop": [" moon"]}
+        if kind == 4:
+            body |= {"prompt": body.pop("messages")[0]["content"]}
+            made.append(("/v1/completions", body))
+        else:
+            made.append(("/v1/chat/completions", body))
+    return made
+
+
+BROKEN: list[tuple[str, bytes]] = [
+    ("/v1/chat/completions", b"{"),
+    ("/v1/chat/completions", b'{"messages": []}'),
+    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "top_p": 7}'),
+    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": {"a": 1}}]}'),
+    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "tools": [{}]}'),
+    (
+        "/v1/chat/completions",
+        b'{"messages": [{"role": "user", "content": "x"}], "stream": true, "response_format": '
+        b'{"type": "json_schema", "json_schema": {"schema": {"type": "nonsense"}}}}',
+    ),
+    ("/v1/completions", b'{"prompt": [99999999]}'),
+    ("/v1/completions", b'{"prompt": "' + b"word " * 40_000 + b'"}'),
+    ("/v1/nothing", b"{}"),
+    ("/tokenize", b'{"content": 3}'),
+]
+
+
+class Soak:
+    """The clients of one run."""
+
+    def __init__(self, url: str, *, clients: int, seconds: float, max_tokens: int) -> None:
+        self.url = url
+        self.report = Report()
+        self._num_clients = clients
+        self._seconds = seconds
+        self._valid = valid_requests(25, max_tokens)
+        self._alone: list[Any] = []
+        self._random = random.Random(1)
+
+    async def run(self, pid: int | None = None) -> Report:
+        """Ask every request alone, then all at once until the time is over."""
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        async with httpx.AsyncClient(
+            base_url=self.url, timeout=httpx.Timeout(120), limits=limits
+        ) as http:
+            for path, body in self._valid:
+                answer = await http.post(path, json=body)
+                if answer.status_code != 200:
+                    self.report.faults.append(f"alone: {answer.status_code} {answer.text[:200]}")
+                    return self.report
+                self._alone.append(essence(answer.json()))
+            until = time.monotonic() + self._seconds
+            watching = asyncio.create_task(self._watch(http, until, pid))
+            await asyncio.gather(*(self._client(http, until) for _ in range(self._num_clients)))
+            await watching
+            await self._look_at_the_end(http)
+        return self.report
+
+    async def _client(self, http: httpx.AsyncClient, until: float) -> None:
+        while time.monotonic() < until:
+            dice = self._random.random()
+            try:
+                if dice < 0.15:
+                    await self._broken(http)
+                elif dice < 0.5:
+                    await self._leaving(http)
+                else:
+                    await self._polite(http)
+            except httpx.HTTPError as error:
+                self.report.faults.append(f"connection: {error!r}")
+
+    async def _broken(self, http: httpx.AsyncClient) -> None:
+        path, content = self._random.choice(BROKEN)
+        headers = {"content-type": "application/json"}
+        answer = await http.post(path, content=content, headers=headers)
+        self.report.statuses[answer.status_code] += 1
+        if answer.status_code < 400:
+            self.report.faults.append(
+                f"a broken request got {answer.status_code}: {content[:60]!r}"
+            )
+
+    async def _leaving(self, http: httpx.AsyncClient) -> None:
+        path, body = self._random.choice(self._valid)
+        if self._random.random() < 0.5:
+            try:
+                seconds = self._random.uniform(0.001, 0.5)
+                answer = await asyncio.wait_for(http.post(path, json=body), seconds)
+                self.report.statuses[answer.status_code] += 1
+            except (TimeoutError, httpx.ReadTimeout):
+                self.report.left += 1
+            return
+        async with http.stream("POST", path, json={**body, "stream": True}) as stream:
+            self.report.statuses[stream.status_code] += 1
+            left = self._random.randint(0, 3)
+            async for _ in stream.aiter_bytes():
+                left -= 1
+                if left < 0:
+                    self.report.left += 1
+                    break
+
+    async def _polite(self, http: httpx.AsyncClient) -> None:
+        place = self._random.randrange(len(self._valid))
+        path, body = self._valid[place]
+        if self._random.random() < 0.5:
+            answer = await http.post(path, json=body)
+            self.report.statuses[answer.status_code] += 1
+            got = essence(answer.json()) if answer.status_code == 200 else None
+        else:
+            answer = await http.post(path, json={**body, "stream": True})
+            self.report.statuses[answer.status_code] += 1
+            got = joined(answer.text) if answer.status_code == 200 else None
+        if got is None:
+            return
+        self.report.completed += 1
+        if got != self._alone[place]:
+            self.report.wrong_answers.append(
+                f"{path} {place}: {got} instead of {self._alone[place]}"
+            )
+
+    async def _watch(self, http: httpx.AsyncClient, until: float, pid: int | None) -> None:
+        while time.monotonic() < until:
+            began = time.perf_counter()
+            answer = await http.get("/health")
+            self.report.health_ms.append(1000 * (time.perf_counter() - began))
+            if answer.status_code != 200:
+                self.report.faults.append(f"/health: {answer.status_code}")
+            if pid is not None:
+                self.report.memory_mb.append(memory_mb(pid))
+            await asyncio.sleep(0.25)
+
+    async def _look_at_the_end(self, http: httpx.AsyncClient) -> None:
+        """Nothing may run or wait any more; what was cancelled last gets a moment."""
+        for _ in range(40):
+            page = (await http.get("/metrics")).text
+            found = re.findall(r"^vllm:(num_requests_\w+)\{.*\} (\S+)$", page, re.MULTILINE)
+            self.report.left_over = {name: float(v) for name, v in found if float(v) != 0}
+            if not self.report.left_over:
+                return
+            await asyncio.sleep(0.25)
+
+
+def essence(document: Any) -> list[Any]:
+    """Of every choice: its text, its calls, and why it ended."""
+    return [_choice(choice.get("message") or choice, choice) for choice in document["choices"]]
+
+
+def _choice(message: Any, choice: Any) -> tuple[str, tuple[tuple[str, str], ...], str]:
+    calls = tuple(
+        (call["function"]["name"], call["function"]["arguments"])
+        for call in message.get("tool_calls") or ()
+    )
+    text = message.get("content") or message.get("text") or ""
+    return (text.strip() if calls else text, calls, choice["finish_reason"])
+
+
+def joined(stream: str) -> list[Any] | None:
+    """The same of a stream; None for one that ended with an error object."""
+    choices: dict[int, dict[str, Any]] = {}
+    for line in stream.split("\n\n"):
+        if not line.startswith("data: {"):
+            continue
+        document = json.loads(line.removeprefix("data: "))
+        if "error" in document:
+            return None
+        for choice in document["choices"]:
+            whole = choices.setdefault(
+                choice["index"], {"content": "", "tool_calls": [], "finish_reason": None}
+            )
+            delta = choice.get("delta") or choice
+            whole["content"] += delta.get("content") or delta.get("text") or ""
+            for call in delta.get("tool_calls") or ():
+                if "id" in call:
+                    whole["tool_calls"].append({"function": dict(call["function"])})
+                else:
+                    function = whole["tool_calls"][call["index"]]["function"]
+                    function["arguments"] += call["function"]["arguments"]
+            whole["finish_reason"] = choice["finish_reason"] or whole["finish_reason"]
+    return [_choice(choices[index], choices[index]) for index in sorted(choices)]
+
+
+def memory_mb(pid: int) -> float:
+    """Resident memory of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
+
+
+def main() -> int:
+    """Run it; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", help="a server that runs; by default one is started")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--max-tokens", type=int, default=40)
+    parser.add_argument("--port", type=int, default=18080)
+    parser.add_argument("serve", nargs="*", help="arguments of `copyahead serve`, after `--`")
+    given = parser.parse_args()
+    url, process = given.url, None
+    if url is None:
+        url = f"http://127.0.0.1:{given.port}"
+        command = [sys.executable, "-c", "from copyahead.cli import main; main()", "serve"]
+        command += ["--port", str(given.port), "--no-request-log", *given.serve]
+        process = subprocess.Popen(command)
+    try:
+        wait_until_up(url, process)
+        soak = Soak(url, clients=given.clients, seconds=given.seconds, max_tokens=given.max_tokens)
+        report = asyncio.run(soak.run(process.pid if process else None))
+    finally:
+        if process is not None:
+            process.terminate()
+            process.wait(timeout=60)
+    failures = report.failures(health_limit_ms=100, memory_limit_mb=32)
+    print_card(report, failures)
+    return 1 if failures else 0
+
+
+def wait_until_up(url: str, process: subprocess.Popen[bytes] | None) -> None:
+    """Until `/health` answers; RuntimeError when the server ends before it does."""
+    for _ in range(600):
+        if process is not None and process.poll() is not None:
+            raise RuntimeError("the server has ended")
+        try:
+            if httpx.get(f"{url}/health").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.5)
+    raise RuntimeError("the server does not come up")
+
+
+def print_card(report: Report, failures: list[str]) -> None:
+    """For people, and one JSON document last."""
+    health = sorted(report.health_ms) or [0.0]
+    print(f"completed {report.completed}, left {report.left}, {dict(report.statuses)}")
+    print(f"/health: median {health[len(health) // 2]:.1f} ms, longest {health[-1]:.1f} ms")
+    print(f"memory: {report.memory_growth_mb:+.1f} MB from the middle third to the last")
+    print("\n".join(failures) or "every check passed")
+    document = {
+        "completed": report.completed,
+        "left": report.left,
+        "statuses": {str(status): count for status, count in report.statuses.items()},
+        "wrong_answers": len(report.wrong_answers),
+        "health_ms_max": round(health[-1], 2),
+        "memory_growth_mb": round(report.memory_growth_mb, 2),
+        "failures": failures,
+    }
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
