@@ -18,16 +18,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from copyahead.contracts import Query
+from copyahead.contracts import Drafter, Query
 from copyahead.drafters import LookupDrafter
 from copyahead.history import HistoryPool
 from copyahead.kernels import warm_up
 from copyahead.policies import parse_policy
-from copyahead.types import Draft
+from copyahead.policies.priced import PricedDrafter
+from copyahead.step_cost import StepCost
+from copyahead.types import NO_DRAFT, Draft
 
 Text = npt.NDArray[np.int32]
 
@@ -78,10 +81,22 @@ def summary(times: Sequence[int]) -> dict[str, float]:
     return dict(zip(("p50_us", "p99_us", "max_us"), (round(t / 1e3, 2) for t in at), strict=True))
 
 
+def drafter_of(policy: str, rows: int, capacity: int) -> Drafter:
+    """A drafter over a pool of its own; `priced` at 0.03 steps a row."""
+    pool, choice = HistoryPool(rows, capacity, VOCAB), parse_policy(policy)
+    if choice.priced:
+        return PricedDrafter(pool, StepCost.linear(0.03), knobs=choice.priced)
+    return LookupDrafter(pool, choice)
+
+
+def tokens_of(text: Text) -> Sequence[int]:
+    """An array is read faster than a list, and the contract asks for no more than its items."""
+    return cast("Sequence[int]", text)
+
+
 def replay(policy: str, text: Text, start: int, rounds: int) -> dict[str, float]:
     """Draft against `text` from token `start` on, as a request would, timing every propose."""
-    pool = HistoryPool(1, len(text) + 100, VOCAB)
-    session = LookupDrafter(pool, parse_policy(policy)).open(text[:start], slot=0)
+    session = drafter_of(policy, 1, len(text) + 100).open(tokens_of(text[:start]), slot=0)
     answer = text[start:].tolist()
     times: list[int] = []
     done = drafted = 0
@@ -101,8 +116,8 @@ def replay(policy: str, text: Text, start: int, rounds: int) -> dict[str, float]
 def batch(policy: str) -> dict[str, float]:
     """One `propose_batch` for many rows of long histories."""
     texts = [copied_text(20_000, seed) for seed in range(BATCH)]
-    drafter = LookupDrafter(HistoryPool(BATCH, 20_100, VOCAB), parse_policy(policy))
-    sessions = [drafter.open(text[:19_500], slot=row) for row, text in enumerate(texts)]
+    drafter = drafter_of(policy, BATCH, 20_100)
+    sessions = [drafter.open(tokens_of(text[:19_500]), slot=row) for row, text in enumerate(texts)]
     answers = [text[19_500:].tolist() for text in texts]
     limits = [64] * BATCH
     times = []
@@ -175,6 +190,19 @@ def worst() -> dict[str, dict[str, float]]:
     return result
 
 
+def worst_priced() -> dict[str, dict[str, float]]:
+    """The default policy at the end of every adversarial text; best of 3 calls each."""
+    result = {}
+    for name, text in adversarial(PROMPT).items():
+        session = drafter_of("priced", 1, PROMPT).open(tokens_of(text[:-700]), slot=0)
+        times = []
+        for token in text[-700:].tolist():
+            times.append(int(min(timed(partial(session.propose, 64)) for _ in range(3)) * 1e6))
+            session.settle(NO_DRAFT, [token])
+        result[name] = summary(times)
+    return result
+
+
 def naive_scan(text: Sequence[int], key: int, max_tokens: int) -> Draft:
     """What many engines do: compare the last `key` tokens with every position, newest first."""
     tail = text[-key:]
@@ -200,13 +228,20 @@ def main() -> None:
     gc.disable()
     text = copied_text(HISTORY + 20_000)
     replay("fixed", text, HISTORY, 200)
-    policies = {"hysteresis": HYSTERESIS, "window": WINDOW, "single": "single", "fixed": "fixed"}
+    policies = {
+        "priced": "priced",
+        "hysteresis": HYSTERESIS,
+        "window": WINDOW,
+        "single": "single",
+        "fixed": "fixed",
+    }
     result = {
         "machine": platform.machine(),
         "python": platform.python_version(),
         "propose_200k": {name: replay(p, text, HISTORY, 5000) for name, p in policies.items()},
         "propose_naive_scan": naive(),
         "propose_batch_80": {
+            "priced": batch("priced"),
             "hysteresis": batch("hysteresis"),
             "window": batch(WINDOW),
             "single": batch("single"),
@@ -214,6 +249,7 @@ def main() -> None:
         },
         "indexing": indexing(),
         "worst": worst(),
+        "worst_priced": worst_priced(),
     }
     if "--json" not in sys.argv:
         show(result)
