@@ -60,9 +60,11 @@ SYSTEM_FIRST = """
 {%- endfor %}"""
 
 TEXT_ARGUMENTS = """
+{%- if tools %}{{ tools | tojson }} as [{"name":{% endif %}
 {%- for m in messages %}
 {%- if m.role == 'assistant' and m.content is none %}
-{%- for call in m.tool_calls %}[call]{{ call.function.name + ' ' + call.function.arguments }}
+{%- for call in m.tool_calls %}{"name": "{{ call.function.name }}", "arguments":
+{{- ' ' + call.function.arguments }}}
 {%- endfor %}
 {%- elif m.role != 'assistant' or not m.tool_calls %}
 {{ '\\n[' }}{{ m.role }}]{{ m.content }}
@@ -206,7 +208,44 @@ def test_a_later_system_message_where_only_the_first_is_taken() -> None:
 def test_arguments_as_text_and_no_content_beside_calls() -> None:
     template = ChatTemplate(TEXT_ARGUMENTS)
     assert template.habits.calls == (None, False)
-    assert '[call]look {"at": 1}[call]find {}' in template.render(TWO_CALLS)
+    calls = '{"name": "look", "arguments": {"at": 1}}{"name": "find", "arguments": {}}'
+    assert calls in template.render(TWO_CALLS)
+
+
+def test_calls_that_are_no_json_are_asked_for_in_our_own_words() -> None:
+    source = """
+{%- if tools %}{{ tools | tojson }} as <tool_call><function=name>{% endif %}
+{%- for m in messages %}[{{ m.role }}]{{ m.content }}
+{%- for call in m.tool_calls or [] %}<tool_call><function={{ call.function.name }}>
+{%- for key, value in call.function.arguments.items() %}<{{ key }}>{{ value }}{% endfor %}
+{%- endfor %}{% endfor %}"""
+    template = ChatTemplate(source)
+    assert not template.habits.tools
+    text = template.render(TWO_CALLS, TOOLS)
+    assert "<function=" not in text
+    assert "You can call" in text
+    assert '{"name": "find", "arguments": {}}' in text
+
+
+def test_ids_are_shortened_where_the_template_wants_it() -> None:
+    source = """
+{%- if tools %}{{ tools | tojson }}{{ '[TOOL_CALLS]' }}{% endif %}
+{%- for m in messages %}
+{%- for id in (m.tool_calls or []) | map(attribute='id') | list + [m.tool_call_id or '123456789'] %}
+{%- if id | length != 9 %}{{ raise_exception('nine!') }}{% endif %}
+{%- endfor %}
+{%- if m.tool_calls %}[{% for call in m.tool_calls %}{"name": "{{ call.function.name }}", {#-#}
+"arguments": {{ call.function.arguments | tojson }}, "id": "{{ call.id }}"}{% endfor %}]
+{%- else %}[{{ m.role }}]{{ m.content }} {{ m.tool_call_id }}{% endif %}
+{%- endfor %}"""
+    template = ChatTemplate(source)
+    assert template.habits.short_ids
+    assert template.tool_format is JSON_LIST
+    messages = [user("go"), calling(("call_long_id", "look", "{}")), result("call_long_id", "one")]
+    text = template.render(messages)
+    call_id = text.partition('"id": "')[2][:9]
+    assert call_id.isalnum()
+    assert text.endswith(f"[tool]one {call_id}")
 
 
 def test_content_in_parts_both_ways() -> None:

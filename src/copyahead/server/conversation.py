@@ -6,6 +6,7 @@ assistant's may hold `tool_calls` with their arguments as JSON text, and a tool'
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -166,6 +167,23 @@ def single_calls(messages: Messages) -> Messages:
             if str(call.get("id")) in results:
                 single.append(results[str(call.get("id"))])
     return single
+
+
+def short_ids(messages: Messages) -> Messages:
+    """Ids of calls as nine hexadecimal digits, the same for the same id."""
+    short: Messages = []
+    for message in messages:
+        one = dict(message)
+        if "tool_calls" in one:
+            one["tool_calls"] = [{**c, "id": _short(c.get("id"))} for c in one["tool_calls"]]
+        if "tool_call_id" in one:
+            one["tool_call_id"] = _short(one["tool_call_id"])
+        short.append(one)
+    return short
+
+
+def _short(call_id: object) -> str:
+    return hashlib.sha256(str(call_id).encode("utf-8", "replace")).hexdigest()[:9]
 
 
 def _results_after(messages: Messages, place: int) -> dict[str, dict[str, Any]]:

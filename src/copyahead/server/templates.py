@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from copyahead.errors import MissingExtraError, RequestError
 from copyahead.server.conversation import (
@@ -23,10 +21,12 @@ from copyahead.server.conversation import (
     relaxed,
     said_calls,
     said_results,
+    short_ids,
     single_calls,
     with_system,
 )
 from copyahead.server.reasoning import markers_of
+from copyahead.server.template_habits import in_parts, try_out
 from copyahead.server.tools import HERMES, describe, format_of
 
 if TYPE_CHECKING:
@@ -49,24 +49,6 @@ class TemplateError(RequestError):
     """The model's chat template cannot render these messages."""
 
 
-class Habits(msgspec.Struct, frozen=True):
-    """What a template was found to do."""
-
-    system: bool
-    """Shows system messages."""
-    parts: bool
-    """Wants content as a list of parts."""
-    tools: bool
-    """Shows the tools it is given."""
-    calls: tuple[str | None, bool] | None
-    """How it takes calls: the content beside them, and whether arguments are an object rather
-    than text. None: not at all."""
-    parallel_calls: bool
-    """Takes several calls in one message."""
-    results: bool
-    """Shows messages of the role `tool`."""
-
-
 class ChatTemplate:
     """One model's way of writing conversations down."""
 
@@ -79,7 +61,7 @@ class ChatTemplate:
         self.bos, self.eos = bos, eos
         self._adds_bos = adds_bos
         self._template = _compile(self.source)
-        self.habits = _try_out(self._run)
+        self.habits = try_out(self._run)
         self.tool_format = format_of(self.source) if self.habits.tools else HERMES
         self.markers = markers_of(self.source)
         self.end_texts: tuple[str, ...] = ("<|im_end|>",) if source is None else ()
@@ -143,12 +125,14 @@ class ChatTemplate:
             if not habits.parallel_calls:
                 messages = single_calls(messages)
             messages = [_as_taken(message, *habits.calls) for message in messages]
+            if habits.short_ids:
+                messages = short_ids(messages)
         if not habits.results or habits.calls is None:
             messages = said_results(messages)
         return messages if habits.system else folded_systems(messages)
 
     def _parted(self, messages: Messages) -> Messages:
-        return [_in_parts(message) for message in messages] if self.habits.parts else messages
+        return [in_parts(message) for message in messages] if self.habits.parts else messages
 
     def _run(
         self,
@@ -201,11 +185,6 @@ def _object(arguments: str) -> Any:
     return value if isinstance(value, dict) else arguments
 
 
-def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
-    text = message.get("content")
-    return {**message, "content": [{"type": "text", "text": text}] if text else []}
-
-
 def _compile(source: str) -> jinja2.Template:
     try:
         import jinja2
@@ -245,70 +224,3 @@ def _tojson(
         separators=separators,
         sort_keys=sort_keys,
     )
-
-
-_USER = {"role": "user", "content": "Probe-user"}
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "probe_tool",
-        "description": "Probe-description",
-        "parameters": {"type": "object", "properties": {"probe_key": {"type": "string"}}},
-    },
-}
-
-
-def _try_out(run: Callable[..., str]) -> Habits:
-    """Render small conversations, and look for their words in the result."""
-
-    def shows(messages: Messages, *words: str, tools: Messages | None = None) -> bool:
-        try:
-            text = run(messages, tools)
-        except Exception:
-            return False
-        return all(word in text for word in words)
-
-    in_parts = [_in_parts(_USER)]
-    parts = not shows([_USER], "Probe-user") and shows(in_parts, "Probe-user")
-    user = in_parts[0] if parts else _USER
-
-    def system(content: Any) -> Messages:
-        return [{"role": "system", "content": content}, user]
-
-    parted = [{"type": "text", "text": "Probe-system"}]
-    calls = next(
-        (
-            (content, as_object)
-            for as_object in (True, False)
-            for content in ("", None)
-            if shows(_calls(user, content, as_object, 1), "probe_tool", '"probe_key": 7')
-            or shows(_calls(user, content, as_object, 1), "probe_tool", '"probe_key":7')
-        ),
-        None,
-    )
-    result = {"role": "tool", "tool_call_id": "probe00id", "name": "probe_tool"}
-    answered = [
-        *_calls(user, *(calls or ("", True)), 1),
-        {
-            **result,
-            "content": [{"type": "text", "text": "Probe-result"}] if parts else "Probe-result",
-        },
-    ]
-    return Habits(
-        system=shows(system(parted if parts else "Probe-system"), "Probe-system"),
-        parts=parts,
-        tools=shows([user], "probe_tool", "probe_key", tools=[_TOOL]),
-        calls=calls,
-        parallel_calls=calls is not None and shows(_calls(user, *calls, 2), "second_tool"),
-        results=shows(answered, "Probe-result"),
-    )
-
-
-def _calls(user: dict[str, Any], content: str | None, as_object: bool, count: int) -> Messages:
-    arguments: Any = {"probe_key": 7} if as_object else '{"probe_key": 7}'
-    calls = [
-        {"id": f"probe00i{name[0]}", "type": "function",
-         "function": {"name": name, "arguments": arguments}}
-        for name in ("probe_tool", "second_tool")[:count]
-    ]  # fmt: skip
-    return [user, {"role": "assistant", "content": content, "tool_calls": calls}]
