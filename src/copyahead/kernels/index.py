@@ -36,6 +36,9 @@ MAX_COPY = 64
 BARRIER = -1
 """Stands for a token outside the vocabulary: no key, match or copy goes across it."""
 
+READ_AHEAD = 32
+"""Places of each chain that a batch brings into the cache before it searches."""
+
 LONGEST, NEWEST, FURTHEST = 0, 1, 2
 
 _SHIFT = 64 - HASH_BITS
@@ -277,6 +280,32 @@ def search(
 
 
 @compiled(
+    "void(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int32[::1], int32[::1], int32[:, ::1])"
+)
+def read_ahead(
+    cells: Cells, heads: Heads, lengths: Ints, rows: Ints, queries: Ints, cursors: Ints
+) -> None:
+    """Walk the chain of every query's first key, all rows in step.
+
+    One search waits for memory at each place of its chain. Rows do not wait for each other, so
+    walking them side by side brings their places into the cache in a fraction of the time.
+    """
+    steps = 0
+    for q in range(len(rows)):
+        row, key = rows[q], queries[5 * q] & 15
+        chain = 0 if key >= 4 else (1 if key >= 2 else 2)
+        length = int(lengths[row])
+        slot = key_slot(cells[row], length - 1, chain) if length > 0 else -1
+        cursors[q, 0] = heads[row, chain, slot] if slot >= 0 else 0
+        cursors[q, 1] = 1 + chain
+        steps = max(steps, int(queries[5 * q + 3]))
+    for _ in range(min(steps, READ_AHEAD)):
+        for q in range(len(rows)):
+            if cursors[q, 0] > 0:
+                cursors[q, 0] = cells[rows[q], cursors[q, 0] - 1, cursors[q, 1]]
+
+
+@compiled(
     "int64(int32[:, :, ::1], int32[:, :, ::1], int32[::1], "
     "int32[::1], int32[::1], int32[:, ::1], int32[::1])"
 )
@@ -294,6 +323,7 @@ def search_batch(
     queries: keys, min_match, winner, max_candidates, max_tokens of each row, end to end.
     found[q]: number of tokens, origin, match length.
     """
+    read_ahead(cells, heads, lengths, rows, queries, found)
     total = 0
     for q in range(len(rows)):
         row = rows[q]
