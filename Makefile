@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+PEERS := .venv-peers
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -9,7 +10,7 @@ STAMP := $(VENV)/.installed
 CMAKE_ARGS ?= -DGGML_NATIVE=OFF
 export CMAKE_ARGS
 
-.PHONY: demo test test-slow check bench docs clean install
+.PHONY: demo test test-slow check bench bench-server bench-peers docs clean install
 
 demo: $(STAMP)
 	$(BIN)/copyahead demo
@@ -28,24 +29,35 @@ check: $(STAMP)
 	$(BIN)/python -m copyahead.cli.reference --check docs/cli.md
 
 bench: $(STAMP)
-	@for program in benchmarks/bench_*.py; do \
-	  echo "== $$program"; $(BIN)/python $$program || exit 1; \
-	done
+	$(BIN)/python benchmarks/bench_index.py
+	$(BIN)/python benchmarks/bench_engine.py
+
+# llama.cpp's own server, in an environment of its own, beside the engine.
+bench-server: $(STAMP) $(PEERS)/.installed
+	$(BIN)/python benchmarks/bench_llama_server.py --peer-python $(PEERS)/bin/python
+
+bench-peers: bench-server
+
+$(PEERS)/.installed:
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet xllamacpp
+	@touch $@
 
 docs: $(STAMP)
 	$(BIN)/python -m copyahead.cli.reference docs/cli.md
 
 install: $(STAMP)
 
-# Building llama.cpp takes 4 to 7 minutes on two cores, once: pip keeps the wheel.
+# Done once, and again when pyproject.toml changes. pip keeps the wheel that it built.
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[demo,grammar,dev]'
+	@echo "installing; llama.cpp is built from source the first time (4 to 7 minutes on two cores)"
+	$(BIN)/python -m pip install --quiet --editable '.[demo,grammar,server,dev]'
 	$(BIN)/copyahead warmup
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf .import_linter_cache bench-*.json
 	find src tests benchmarks -name __pycache__ -type d -exec rm -rf {} +
