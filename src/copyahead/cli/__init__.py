@@ -27,6 +27,7 @@ _COMMANDS = {
     "compare": "Decode plainly and with lookup, and compare texts and speeds.",
     "demo": "A first look: three comparisons, and an answer with its copied tokens in colour.",
     "probe": "Measure how exact and how fast passes over several rows are.",
+    "replay": "Score policies on recorded traffic, without a model.",
     "policies": "List the length policies and their options.",
     "warmup": "Compile the kernels, so that no later start waits for it.",
 }
@@ -37,8 +38,12 @@ def _short_alias(option: object, _taken: frozenset[str]) -> str | None:
     return _SHORT.get(getattr(option, "name", ""))
 
 
-def make_app() -> App:
-    """The application; importing it imports no command."""
+def make_app(*, summaries: bool = False) -> App:
+    """The application. Its commands are imported when they are called or described.
+
+    `summaries`: list them by one line each, without importing them; such a line replaces a
+    command's own help.
+    """
     app = App(
         name="copyahead",
         help="Prompt-lookup decoding: the same text in fewer passes of the model.",
@@ -49,15 +54,17 @@ def make_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, about in _COMMANDS.items():
-        app.command(f"copyahead.cli.{name}:{name}", name=name, help=about)
+        app.command(f"copyahead.cli.{name}:{name}", name=name, help=about if summaries else None)
     return app
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status. Errors become one sentence on stderr."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        status = make_app()(
-            arguments, exit_on_error=False, print_error=False, result_action="return_value"
+        app = make_app(summaries=not any(name in arguments for name in _COMMANDS))
+        status = app(
+            list(arguments), exit_on_error=False, print_error=False, result_action="return_value"
         )
         sys.stdout.flush()
         return status if isinstance(status, int) else 0

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from copyahead.cli import output
 from copyahead.cli.compare import broken, document, run_all, show
-from copyahead.cli.options import Json, Lookup, Model, ModelPath
+from copyahead.cli.options import Json, Model, ModelPath, policies_named
 from copyahead.config import LookupOptions, ModelOptions
 from copyahead.errors import ConfigError
 from copyahead.sampling import SamplingOptions
@@ -19,7 +19,8 @@ _WORKLOADS = ("list", "rename", "prose")
 _SHOWN = "rename"
 _MAX_TOKENS = 240
 _DEFAULT_MODEL = ModelOptions()
-_DEFAULT_LOOKUP = LookupOptions()
+_POLICY = "hysteresis"
+"""Copies as long as it can whatever a row costs: there is something to see on any machine."""
 
 
 def demo(
@@ -27,7 +28,8 @@ def demo(
     /,
     *,
     show_copied: Annotated[bool | None, Parameter(show_default=False)] = None,
-    lookup_options: Lookup = _DEFAULT_LOOKUP,
+    policy: str = _POLICY,
+    lookup: Annotated[bool, Parameter(show=False)] = True,
     model_options: Model = _DEFAULT_MODEL,
     json: Json = False,
 ) -> int:
@@ -37,20 +39,23 @@ def demo(
     ----------
     show_copied
         Colour what was copied; on in a terminal.
+    policy
+        Rule for how much of a copy to try: a name, or `name:knob=value,knob=value`.
     """
     from copyahead.compare import Plan
     from copyahead.loading import load
     from copyahead.models import find_model
 
-    if not lookup_options.lookup:
+    if not lookup:
         raise ConfigError("demo needs lookup: leave out --no-lookup and COPYAHEAD_LOOKUP=0")
+    policies = policies_named([policy])
     works = [workload(name) for name in _WORKLOADS]
     plan = Plan(sampling=SamplingOptions(), max_tokens=_MAX_TOKENS)
     path = find_model(model)
     if not json:
         output.remark("loading the model; the first time, its exactness and speed are measured")
-    with load(path, model=model_options, lookup=lookup_options) as engine:
-        runs = run_all(engine, works, [lookup_options.policy], plan)
+    with load(path, model=model_options, lookup=LookupOptions(policy=policies[0])) as engine:
+        runs = run_all(engine, works, policies, plan)
         results = [result for result, _ in runs]
         if json:
             output.print_json(document(engine, results))

@@ -21,7 +21,8 @@ def reference() -> str:
     """The page, in Markdown."""
     page = make_app().generate_docs()
     lines = [line.rstrip() for line in page.splitlines()]
-    return _HEAD + re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
+    text = re.sub(r"\n {4,}(?=\S)", " ", "\n".join(lines))
+    return _HEAD + re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def main(arguments: list[str]) -> int:
