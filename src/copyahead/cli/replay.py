@@ -1,0 +1,202 @@
+"""`copyahead replay`: what each policy would have saved on recorded traffic; runs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from copyahead.cli import output
+from copyahead.cli.options import Flat, Json
+from copyahead.config import check_range
+from copyahead.errors import ConfigError
+
+if TYPE_CHECKING:
+    from copyahead.traces.importers import Trace
+    from copyahead.traces.rows import Row
+    from copyahead.traces.tokenizing import Corpus
+
+_PROBLEMS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """What to replay, and how it is scored."""
+
+    tokenizer: str | None = None
+    """GGUF model or `tokenizer.json` to tokenise with; the bundled model when not given."""
+    policy: tuple[str, ...] = ("priced", "hysteresis", "window", "single")
+    """Policies to replay: a name, or `name:knob=value,knob=value`. May be repeated."""
+    cost: tuple[str, ...] = ("0.01,0.03,0.1,0.3",)
+    """What a further row costs, in passes of one row: numbers, `stair`, or a file that
+    `copyahead probe --json` wrote. Joined by commas, or repeated."""
+    lengths: bool = False
+    """Also simulate K = 1, 2, 4, 8 tokens of the newest place, and adaptive K."""
+    chat: Literal["turns", "stream"] = "turns"
+    """How a chat history is read: in turns, or as one text that was all written."""
+    after: int = 0
+    """Tokens at the start of a chat history that are only read."""
+    shared: bool = False
+    """Also draft from what other sessions left in a shared store."""
+    jobs: int | None = None
+    """Processes to use; one a core when not given. Figures other than times do not depend on it."""
+    html: Path | None = None
+    """Also write a report with plots to this file."""
+
+    def __post_init__(self) -> None:
+        check_range("after", self.after, 0, 2**40)
+        check_range("jobs", self.jobs, 1, 1024)
+        if not self.policy:
+            raise ConfigError("policy must name at least one policy")
+        if self.shared:
+            raise ConfigError(
+                "shared: replaying with a shared store is not there yet; leave out --shared"
+            )
+
+
+_DEFAULTS = ReplayOptions()
+
+
+def replay(
+    *traces: Annotated[
+        str,
+        Parameter(
+            help="Files or directories of recorded traffic; `FILE@A:B` takes sessions A to B - 1."
+        ),
+    ],
+    options: Annotated[ReplayOptions, Flat] = _DEFAULTS,
+    json: Json = False,
+) -> int:
+    """Draft against what a model really wrote, and score each policy. No model is run.
+
+    Reads JSON lines of messages, OpenAI chat logs, ShareGPT, mini-swe-agent trajectories,
+    lucebench sessions, copyahead's own traces, and chat-history markdown. Parts that cannot
+    be read are reported and skipped.
+    """
+    from copyahead.traces.costs import parse_costs
+    from copyahead.traces.importers import read_traces
+    from copyahead.traces.rows import make_rows
+    from copyahead.traces.runs import LIMIT, Run, plan_runs, policies_of, run_all
+    from copyahead.traces.simulate import length_policies
+
+    if not traces:
+        raise ConfigError("there is nothing to replay: name a file or directory of traces")
+    costs = parse_costs(options.cost)
+    extra = length_policies() if options.lengths else ()
+    runs = plan_runs(policies_of((*options.policy, *extra)), costs)
+    read = read_traces(traces, chat=options.chat, after=options.after)
+    _report_problems(read)
+    name, corpus = _tokenised(read, options.tokenizer)
+    all_runs = [*runs, Run(LIMIT)]
+    with _bar("replaying", corpus.num_written * len(all_runs)) as advance:
+        found = run_all(corpus, all_runs, jobs=options.jobs, on_progress=advance)
+    rows = make_rows(corpus, runs, found[:-1], found[-1], costs)
+    if options.html is not None:
+        _write_report(options.html, read, name, rows)
+    if json:
+        output.print_json(document(read, name, rows))
+    else:
+        show(name, rows)
+    return 0
+
+
+def document(traces: Sequence[Trace], tokenizer: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """The JSON of `replay`."""
+    return {
+        "traces": [
+            {
+                "path": trace.path,
+                "category": trace.category,
+                "sessions": trace.num_sessions,
+                "problems": trace.problems,
+            }
+            for trace in traces
+        ],
+        "tokenizer": tokenizer,
+        "results": list(rows),
+    }
+
+
+def show(tokenizer: str, rows: Sequence[Row]) -> None:
+    """The same for people: a table a category."""
+    from copyahead.traces.rows import categories_shown
+
+    console = output.stdout()
+    console.print(f"tokenised with {tokenizer}; speed-up 1.00 is plain decoding", soft_wrap=True)
+    for category in categories_shown(rows):
+        mine = [row for row in rows if row.category == category]
+        first = mine[0]
+        repeated = f", {first.repeated} repeated" if first.repeated else ""
+        title = f"\n{category}: {first.requests} requests{repeated}, {first.emitted} tokens written"
+        console.print(_table(title, mine))
+
+
+def _table(title: str, rows: Sequence[Row]) -> Any:
+    table = output.table(
+        "policy", "cost", "speed-up", "of limit", "tok/round", "drafted/round", "silent",
+        "accepted", "cold", "warm", "draft µs", "accepted from", title=title,
+    )  # fmt: skip
+    for r in rows:
+        table.add_row(
+            r.policy, str(r.cost), f"{r.speedup:.2f}",
+            "-" if r.limit_share is None else f"{r.limit_share:.0%}",
+            f"{r.tokens_per_round:.2f}", f"{r.drafted_per_round:.2f}", f"{r.silent_share:.0%}",
+            f"{r.accepted_share:.0%}",
+            f"{r.cold.speedup:.2f}" if r.cold else "-", f"{r.warm.speedup:.2f}" if r.warm else "-",
+            f"{r.draft_us:.1f}",
+            ", ".join(f"{source} {share:.0%}" for source, share in r.accepted_from.items()) or "-",
+        )  # fmt: skip
+    return table
+
+
+def _tokenised(traces: Sequence[Trace], tokenizer: str | None) -> tuple[str, Corpus]:
+    """What the tokenizer is called, and the corpus. Recorded ids alone need none."""
+    from copyahead.traces.tokenizers import find_tokenizer
+    from copyahead.traces.tokenizing import build_corpus
+
+    if tokenizer is None and not any(trace.conversations for trace in traces):
+        return "recorded token ids", build_corpus(traces, None)
+    name, found = find_tokenizer(tokenizer)
+    size = sum(len(m.text) for t in traces for c in t.conversations for m in c.messages)
+    with _bar("tokenising", size) as advance:
+        return name, build_corpus(traces, found, advance)
+
+
+def _report_problems(traces: Sequence[Trace]) -> None:
+    problems = [problem for trace in traces for problem in trace.problems]
+    for problem in problems[:_PROBLEMS_SHOWN]:
+        output.remark(f"skipped {problem}")
+    if len(problems) > _PROBLEMS_SHOWN:
+        output.remark(f"skipped {len(problems) - _PROBLEMS_SHOWN} more parts; --json lists them")
+
+
+def _write_report(path: Path, traces: Sequence[Trace], name: str, rows: Sequence[Row]) -> None:
+    from copyahead.traces.report import html_report
+
+    try:
+        path.expanduser().write_text(html_report(traces, name, rows), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"html file {path} cannot be written ({error.strerror})") from None
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, or nothing where that is no terminal."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    console = output.stderr()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.advance(task, count)

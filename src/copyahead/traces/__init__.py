@@ -1,0 +1,1 @@
+"""Recorded traffic: reading it, writing it, and replaying it against drafters without a model."""

@@ -1,0 +1,173 @@
+"""copyahead's own traces: one JSON object a line, a line a request, appended when it ends.
+
+Token ids only, never text unless it was asked for. A prompt that goes on from an earlier record
+of the same session is stored as its tail. A line names its version; a reader takes no other.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from copyahead.errors import ConfigError
+
+VERSION = 1
+"""Of the record; raised whenever a field changes its meaning."""
+
+_MAX_SESSIONS = 64
+_MAX_TOKENS_KEPT = 1 << 22
+
+Tokens = npt.NDArray[np.int32]
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One request, as it ended."""
+
+    copyahead_trace: int = msgspec.field()
+    """The version of the record."""
+    session: str
+    """Requests of one conversation share it."""
+    turn: int
+    """Counts the session's records from 0, so that a lost one is noticed."""
+    shared: int
+    """How many tokens of the session's last record (prompt and output) this prompt begins with."""
+    prompt: list[int]
+    """The rest of the prompt."""
+    output: list[int]
+    """The emitted tokens, end token included where one was emitted."""
+    vocab_size: int = 0
+    """Size of the vocabulary; 0: not known."""
+    rounds: list[tuple[int, int]] = []
+    """`(num_draft_tokens, num_accepted_tokens)` of each round, in order."""
+    options: dict[str, Any] = {}
+    """The request's sampling options and policy."""
+    finish_reason: str = ""
+    model: str = ""
+    time: float = 0.0
+    """When it ended, in seconds since 1970."""
+    text: str | None = None
+    """The answer as text; only where it was asked for."""
+
+
+class TraceWriter:
+    """Appends records to a file. Safe to call from several threads."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, model: str = "", vocab_size: int = 0
+    ) -> None:
+        """Raises ConfigError where the file cannot be opened for appending."""
+        self._path = Path(path).expanduser()
+        try:
+            # Unbuffered, and one write a record: lines of several processes do not mix.
+            self._file = self._path.open("ab", buffering=0)
+        except OSError as error:
+            raise ConfigError(
+                f"record file {self._path} cannot be written ({error.strerror}): name another"
+            ) from None
+        self._model = model
+        self._vocab_size = vocab_size
+        self._run = os.urandom(6).hex()
+        self._count = 0
+        self._lock = threading.Lock()
+        self._last: OrderedDict[str, tuple[int, Tokens]] = OrderedDict()
+
+    def write(
+        self,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        *,
+        rounds: Iterable[tuple[int, int]] = (),
+        options: Mapping[str, Any] | None = None,
+        finish_reason: str = "",
+        text: str | None = None,
+    ) -> None:
+        """Append one request. Raises OSError where the file cannot be written."""
+        read = np.asarray(prompt, dtype=np.int32)
+        with self._lock:
+            session, turn, shared = self._session_of(read)
+            record = Record(
+                copyahead_trace=VERSION,
+                session=session,
+                turn=turn,
+                shared=shared,
+                prompt=read[shared:].tolist(),
+                output=[int(token) for token in output],
+                vocab_size=self._vocab_size,
+                rounds=list(rounds),
+                options=dict(options or {}),
+                finish_reason=finish_reason,
+                model=self._model,
+                time=round(time.time(), 3),
+                text=text,
+            )
+            self._file.write(msgspec.json.encode(record) + b"\n")
+            self._remember(session, turn, [*record.output], read)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._file.close()
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _session_of(self, prompt: Tokens) -> tuple[str, int, int]:
+        """The session that `prompt` goes on from, its next turn, and how much of it is shared.
+
+        It goes on from one of which it repeats at least half.
+        """
+        best, next_turn, shared = "", 0, 0
+        for session, (turn, held) in self._last.items():
+            common = _common_prefix(held, prompt)
+            if common > shared and 2 * common >= len(held):
+                best, next_turn, shared = session, turn + 1, common
+        if best:
+            return best, next_turn, shared
+        self._count += 1
+        return f"{self._run}-{self._count}", 0, 0
+
+    def _remember(self, session: str, turn: int, output: list[int], prompt: Tokens) -> None:
+        self._last[session] = turn, np.concatenate([prompt, np.array(output, dtype=np.int32)])
+        self._last.move_to_end(session)
+        while len(self._last) > 1 and (
+            len(self._last) > _MAX_SESSIONS
+            or sum(len(held) for _, held in self._last.values()) > _MAX_TOKENS_KEPT
+        ):
+            self._last.popitem(last=False)
+
+
+class RecordReader:
+    """Puts the prompts of a file's records together again."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, list[int]]] = {}
+
+    def read(self, line: Mapping[str, Any]) -> tuple[Record, list[int]]:
+        """The record, and its whole prompt. Raises ValueError where it cannot be had."""
+        version = line.get("copyahead_trace")
+        if version != VERSION:
+            raise ValueError(f"a record of version {version!r}: this program reads {VERSION}")
+        record = msgspec.convert(line, Record)
+        turn, held = self._last.get(record.session, (-1, []))
+        if record.shared and (record.turn != turn + 1 or record.shared > len(held)):
+            raise ValueError(f"the record that session {record.session} goes on from is missing")
+        prompt = held[: record.shared] + record.prompt
+        self._last[record.session] = record.turn, prompt + record.output
+        return record, prompt
+
+
+def _common_prefix(one: Tokens, other: Tokens) -> int:
+    count = min(len(one), len(other))
+    differ = np.flatnonzero(one[:count] != other[:count])
+    return int(differ[0]) if len(differ) else count

@@ -1,0 +1,213 @@
+"""Which replays a command asks for, cut into tasks, run by all cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from copyahead.contracts import Drafter, Load
+from copyahead.step_cost import StepCost
+from copyahead.traces.replay import Phases, limit_sessions, replay_sessions
+from copyahead.traces.tokenizing import END, START, Corpus
+
+LIMIT = "limit"
+"""Stands for the copying limit where a policy's name is asked for."""
+
+PRICED = "priced"
+
+_WRITTEN_PER_TASK = 200_000
+_ONE_PROCESS = 300_000
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A step cost, and what it is called: a row's cost for a straight line."""
+
+    name: str
+    curve: StepCost
+    row_cost: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One policy over the whole corpus; `cost` where its drafts depend on it."""
+
+    policy: str
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True)
+class _Task:
+    run: int
+    category: int
+    spans: tuple[tuple[int, int], ...]
+
+
+Results = list[dict[int, Phases]]
+"""For each run, what each category gave."""
+
+
+def plan_runs(policies: Sequence[str], costs: Sequence[Cost]) -> list[Run]:
+    """The runs that `policies` take: priced drafts depend on the cost, so once a cost."""
+    runs: list[Run] = []
+    for policy in policies:
+        if is_priced(policy):
+            runs.extend(Run(policy, cost) for cost in costs)
+        else:
+            runs.append(Run(policy))
+    return runs
+
+
+def policies_of(names: Sequence[str]) -> list[str]:
+    """`names` written in full, each once. Raises ConfigError for an unknown policy."""
+    from copyahead.policies import parse_policy
+
+    full = (name if name.strip() == PRICED else str(parse_policy(name)) for name in names)
+    return list(dict.fromkeys(full))
+
+
+def is_priced(policy: str) -> bool:
+    """Whether a policy's drafts depend on the step cost, and it learns over requests."""
+    return policy.partition(":")[0] == PRICED
+
+
+def run_all(
+    corpus: Corpus,
+    runs: Sequence[Run],
+    *,
+    jobs: int | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Results:
+    """Do all `runs`; the result does not depend on `jobs`, the number of processes.
+
+    `on_progress` gets the number of written tokens done since its last call.
+    """
+    jobs = jobs or len(os.sched_getaffinity(0))
+    tasks = _tasks(corpus, runs)
+    results: Results = [{} for _ in runs]
+    work = corpus.num_written * len(runs)
+    if jobs == 1 or len(tasks) == 1 or work <= _ONE_PROCESS:
+        done: Iterable[tuple[_Task, Phases]] = (
+            (task, _do(corpus, runs, task, on_progress)) for task in tasks
+        )
+    else:
+        done = _in_processes(corpus, runs, tasks, min(jobs, len(tasks)), on_progress)
+    for task, phases in done:
+        held = results[task.run].setdefault(task.category, Phases())
+        held += phases
+    return results
+
+
+def _tasks(corpus: Corpus, runs: Sequence[Run]) -> list[_Task]:
+    """A task is some sessions of a category; all of them for a policy that learns over them."""
+    tasks = []
+    for number, run in enumerate(runs):
+        for category in range(len(corpus.categories)):
+            part: list[tuple[int, int]] = []
+            written = 0
+            for span in corpus.sessions(category):
+                part.append(span)
+                written += _written(corpus, [span])
+                if written >= _WRITTEN_PER_TASK and not is_priced(run.policy):
+                    tasks.append(_Task(number, category, tuple(part)))
+                    part, written = [], 0
+            if part:
+                tasks.append(_Task(number, category, tuple(part)))
+    return tasks
+
+
+def _do(
+    corpus: Corpus, runs: Sequence[Run], task: _Task, on_session: Callable[[int], None] | None
+) -> Phases:
+    run = runs[task.run]
+    if run.policy == LIMIT:
+        return limit_sessions(corpus, task.spans, on_session)
+    return replay_sessions(corpus, task.spans, drafter_maker(run, corpus), on_session)
+
+
+def drafter_maker(run: Run, corpus: Corpus) -> Callable[[int], Drafter]:
+    """Makes the run's drafter over one row of a given capacity."""
+    from copyahead.drafters.lookup import LookupDrafter
+    from copyahead.history import HistoryPool
+    from copyahead.policies import parse_policy
+
+    def make(capacity: int) -> Drafter:
+        pool = HistoryPool(1, max(1, capacity), max(1, corpus.vocab_size))
+        if is_priced(run.policy):
+            from copyahead.policies.priced import PricedDrafter
+
+            assert run.cost is not None
+            return PricedDrafter(pool, run.cost.curve, end_tokens=corpus.end_tokens)
+        return LookupDrafter(pool, parse_policy(run.policy), Load())
+
+    return make
+
+
+_shared: dict[str, Any] = {}
+
+
+def _in_processes(
+    corpus: Corpus,
+    runs: Sequence[Run],
+    tasks: Sequence[_Task],
+    jobs: int,
+    on_progress: Callable[[int], None] | None,
+) -> list[tuple[_Task, Phases]]:
+    """The tasks, largest first. Tokens go through a file that every process maps."""
+    order = sorted(tasks, key=lambda task: -_written(corpus, task.spans))
+    context = multiprocessing.get_context("spawn")
+    counter = context.Value("q", 0)
+    folder = Path(tempfile.mkdtemp(prefix="copyahead-replay-"))
+    try:
+        np.save(folder / "tokens.npy", corpus.tokens)
+        rest = (corpus.requests, corpus.categories, corpus.vocab_size, corpus.end_tokens)
+        arguments = (str(folder / "tokens.npy"), rest, list(runs), counter)
+        with context.Pool(jobs, _start_worker, arguments) as pool:
+            pending = pool.map_async(_work, order, chunksize=1)
+            reported = 0
+            while not pending.ready():
+                pending.wait(_POLL_SECONDS)
+                reported = _report(counter.value, reported, on_progress)
+            done = pending.get()
+            pool.close()
+            pool.join()
+        _report(counter.value, reported, on_progress)
+        return list(zip(order, done, strict=True))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _report(count: int, reported: int, on_progress: Callable[[int], None] | None) -> int:
+    if on_progress is not None and count > reported:
+        on_progress(count - reported)
+    return count
+
+
+def _written(corpus: Corpus, spans: Sequence[tuple[int, int]]) -> int:
+    rows = [corpus.requests[first:last] for first, last in spans]
+    return sum(int((part[:, END] - part[:, START]).sum()) for part in rows)
+
+
+def _start_worker(path: str, rest: tuple[Any, ...], runs: list[Run], counter: Any) -> None:
+    # Copy on write: kernels take writable arrays, and nothing is ever written.
+    tokens = np.load(path, mmap_mode="c")
+    _shared.update(corpus=Corpus(np.asarray(tokens), *rest), runs=runs, counter=counter)
+
+
+def _work(task: _Task) -> Phases:
+    counter = _shared["counter"]
+
+    def count(tokens: int) -> None:
+        with counter.get_lock():
+            counter.value += tokens
+
+    return _do(_shared["corpus"], _shared["runs"], task, count)

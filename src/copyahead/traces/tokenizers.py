@@ -1,0 +1,63 @@
+"""Finding the tokenizer that `--tokenizer` names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from copyahead.errors import ConfigError, MissingExtraError
+from copyahead.traces.tokenizing import Tokenizer
+from copyahead.types import Token
+
+
+def find_tokenizer(name: str | os.PathLike[str] | None) -> tuple[str, Tokenizer]:
+    """What to call it, and the tokenizer: of a GGUF model, or of a `tokenizer.json`.
+
+    None takes the bundled model's. Raises ConfigError, ModelError or MissingExtraError.
+    """
+    if name is not None and Path(name).suffix == ".json":
+        path = Path(name).expanduser()
+        return path.name, JsonTokenizer(path)
+    from copyahead.backends.llama_vocabulary import load_vocabulary
+    from copyahead.models import find_model
+
+    path = find_model(name)
+    return path.name, load_vocabulary(path)
+
+
+class JsonTokenizer:
+    """A `tokenizer.json` of the `tokenizers` package."""
+
+    _END_MARKS = ("<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from tokenizers import Tokenizer as Reader
+        except ImportError:
+            raise MissingExtraError("tokenizers", "tokenizers") from None
+        try:
+            self._reader: Any = Reader.from_file(str(path))
+        except Exception as error:  # The package raises bare Exception.
+            raise ConfigError(f"tokenizer {path} cannot be read ({error})") from None
+        vocabulary: dict[str, int] = self._reader.get_vocab(with_added_tokens=True)
+        self._vocab_size = max(vocabulary.values()) + 1
+        self._end_tokens = frozenset(vocabulary[m] for m in self._END_MARKS if m in vocabulary)
+        self._reader.encode_special_tokens = True
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return self._vocab_size
+
+    @property
+    def end_tokens(self) -> frozenset[Token]:
+        """Ids of the marks that models commonly end with."""
+        return self._end_tokens
+
+    def encode(self, text: str, *, special: bool = True) -> list[Token]:
+        """See `tokenizing.Tokenizer.encode`."""
+        # Marks are read as their token only while this is off.
+        self._reader.encode_special_tokens = not special
+        ids: list[Token] = self._reader.encode(text, add_special_tokens=False).ids
+        return ids
