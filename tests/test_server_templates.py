@@ -180,7 +180,7 @@ def test_calls_and_results_are_said_where_the_template_cannot() -> None:
     assert text == (
         '[user]go[assistant]<tool_call>\n{"name": "look", "arguments": {"at": 1}}\n</tool_call>\n'
         '<tool_call>\n{"name": "find", "arguments": {}}\n</tool_call>'
-        "[user]<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>"
+        "[user]Result of look:\none\n\nResult of find:\ntwo"
     )
 
 
@@ -192,7 +192,7 @@ def test_a_template_that_knows_only_user_and_assistant_in_turn() -> None:
     assert text.count("[user]") == 2
     assert text.startswith("\n[user]Be brief.\n\nYou can call")
     assert "a\n\nb" in text
-    assert text.endswith("</tool_response>\n\nc")
+    assert text.endswith("Result of find:\ntwo\n\nc")
 
 
 def test_a_later_system_message_where_only_the_first_is_taken() -> None:
@@ -257,7 +257,7 @@ def test_content_in_parts_both_ways() -> None:
     assert template.render([SYSTEM, message]).split() == ["[system]Be", "brief.", "[user]ab"]
     said = template.render(TWO_CALLS)
     assert '"look"' in said
-    assert "<tool_response>\ntwo" in said
+    assert "Result of find:\ntwo" in said
 
 
 def test_the_forms_of_other_templates() -> None:

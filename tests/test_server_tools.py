@@ -305,6 +305,13 @@ def tool(name: str, **properties: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": schema}}
 
 
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"not": schema}
+    return schema
+
+
 TOOLS = check_tools(
     [
         tool("read", path={"$ref": "#/$defs/p"}),
@@ -403,6 +410,7 @@ def test_a_wrong_choice_is_refused(tools: list[Any], choice: Any, words: str) ->
         ([{"type": "function", "function": {"name": "a", "parameters": 1}}], "tools[0].function"),
         ([{"type": "function", "function": {"name": "a", "description": 1}}], "tools[0].function"),
         ([tool("a"), tool("a")], "tools"),
+        ([tool("a", b=deep(90)), tool("c", b=deep(101))], "tools[1].function"),
     ],
 )
 def test_a_wrong_tool_is_refused(tools: list[Any], field: str) -> None:

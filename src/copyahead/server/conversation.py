@@ -134,13 +134,17 @@ def said_calls(messages: Messages, form: ToolFormat) -> Messages:
 def said_results(messages: Messages) -> Messages:
     """Results of tools as user messages, those in a row as one."""
     said: Messages = []
+    names: dict[str, str] = {}
     after_result = False
     for message in messages:
+        for call in message.get("tool_calls", ()):
+            names[str(call.get("id"))] = call["function"]["name"]
         is_result = message["role"] == "tool"
         if is_result:
-            text = f"<tool_response>\n{message['content']}\n</tool_response>"
+            name = names.get(str(message.get("tool_call_id"))) or message.get("name")
+            text = f"Result of {name or 'the call'}:\n{message['content']}"
             if after_result:
-                said[-1]["content"] += "\n" + text
+                said[-1]["content"] += "\n\n" + text
             else:
                 said.append({"role": "user", "content": text})
         else:

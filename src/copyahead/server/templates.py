@@ -119,6 +119,8 @@ class ChatTemplate:
     def _said(self, messages: Messages) -> Messages:
         """The same conversation without what the template cannot show."""
         habits = self.habits
+        if not habits.results or habits.calls is None:
+            messages = said_results(messages)
         if habits.calls is None:
             messages = said_calls(messages, self.tool_format)
         else:
@@ -127,8 +129,6 @@ class ChatTemplate:
             messages = [_as_taken(message, *habits.calls) for message in messages]
             if habits.short_ids:
                 messages = short_ids(messages)
-        if not habits.results or habits.calls is None:
-            messages = said_results(messages)
         return messages if habits.system else folded_systems(messages)
 
     def _parted(self, messages: Messages) -> Messages:

@@ -27,6 +27,8 @@ Json = dict[str, Any]
 
 MAX_CALLS = 16
 """Most calls in one answer that a grammar asks for."""
+MAX_DEPTH = 100
+"""Deepest nesting of a schema."""
 
 
 class ToolFormat(msgspec.Struct, frozen=True):
@@ -111,6 +113,10 @@ def _checked(function: Mapping[str, Any], where: str) -> Json:
         raise RequestError(f"{where}.name must be 1 to 128 printable characters", field=where)
     if parameters is not None and not isinstance(parameters, Mapping):
         raise RequestError(f"{where}.parameters must be a JSON schema object", field=where)
+    if not _is_shallow(parameters):
+        raise RequestError(
+            f"{where}.parameters is nested more than {MAX_DEPTH} deep: make it flatter", where
+        )
     description = function.get("description")
     if description is not None and not isinstance(description, str):
         raise RequestError(f"{where}.description must be a text", field=where)
@@ -119,6 +125,14 @@ def _checked(function: Mapping[str, Any], where: str) -> Json:
         "type": "function",
         "function": {"name": name, "description": description or "", "parameters": schema},
     }
+
+
+def _is_shallow(value: Any, limit: int = MAX_DEPTH) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return True
+    return limit > 0 and all(_is_shallow(inner, limit - 1) for inner in value)
 
 
 def tool_names(tools: Sequence[Json] | None) -> list[str]:
@@ -166,20 +180,30 @@ def wanted(tools: Sequence[Json] | None, choice: Any) -> tuple[list[Json], bool]
 
 def _named(choice: Any) -> tuple[list[str], bool]:
     kind = choice.get("type") if isinstance(choice, Mapping) else None
-    if kind == "function":
-        inner = choice.get("function", choice)
-        if isinstance(inner, Mapping) and isinstance(inner.get("name"), str):
-            return [inner["name"]], True
+    name = _function_name(choice)
+    if name is not None:
+        return [name], True
     if kind == "allowed_tools":
         inner = choice.get("allowed_tools", choice)
         if isinstance(inner, Mapping) and isinstance(inner.get("tools"), list):
-            names = [_named(tool)[0] for tool in inner["tools"]]
-            return [name for each in names for name in each], inner.get("mode") == "required"
+            functions = [_function_name(tool) for tool in inner["tools"]]
+            names = [name for name in functions if name is not None]
+            if len(names) == len(functions):
+                return names, inner.get("mode") == "required"
     raise RequestError(
         "tool_choice must be 'none', 'auto', 'required' or "
         '{"type": "function", "function": {"name": ...}}',
         field="tool_choice",
     )
+
+
+def _function_name(choice: Any) -> str | None:
+    """The function that `{"type": "function", ...}` names, in either of its two forms."""
+    if not isinstance(choice, Mapping) or choice.get("type") != "function":
+        return None
+    inner = choice.get("function", choice)
+    name = inner.get("name") if isinstance(inner, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def grammar_for(
