@@ -21,8 +21,6 @@ from copyahead.traces.tokenizing import END, START, Corpus
 LIMIT = "limit"
 """Stands for the copying limit where a policy's name is asked for."""
 
-PRICED = "priced"
-
 _WRITTEN_PER_TASK = 200_000
 _ONE_PROCESS = 300_000
 _POLL_SECONDS = 0.2
@@ -71,13 +69,14 @@ def policies_of(names: Sequence[str]) -> list[str]:
     """`names` written in full, each once. Raises ConfigError for an unknown policy."""
     from copyahead.policies import parse_policy
 
-    full = (name if name.strip() == PRICED else str(parse_policy(name)) for name in names)
-    return list(dict.fromkeys(full))
+    return list(dict.fromkeys(str(parse_policy(name)) for name in names))
 
 
 def is_priced(policy: str) -> bool:
     """Whether a policy's drafts depend on the step cost, and it learns over requests."""
-    return policy.partition(":")[0] == PRICED
+    from copyahead.policies import parse_policy
+
+    return policy != LIMIT and parse_policy(policy).priced is not None
 
 
 def run_all(
@@ -139,15 +138,17 @@ def drafter_maker(run: Run, corpus: Corpus) -> Callable[[int], Drafter]:
     from copyahead.drafters.lookup import LookupDrafter
     from copyahead.history import HistoryPool
     from copyahead.policies import parse_policy
+    from copyahead.policies.priced import PricedDrafter
+
+    choice = parse_policy(run.policy)
 
     def make(capacity: int) -> Drafter:
-        pool = HistoryPool(1, max(1, capacity), max(1, corpus.vocab_size))
-        if is_priced(run.policy):
-            from copyahead.policies.priced import PricedDrafter
-
-            assert run.cost is not None
-            return PricedDrafter(pool, run.cost.curve, end_tokens=corpus.end_tokens)
-        return LookupDrafter(pool, parse_policy(run.policy), Load())
+        pool = HistoryPool(1, capacity, corpus.vocab_size)
+        if choice.priced is None:
+            return LookupDrafter(pool, choice, Load())
+        assert run.cost is not None
+        ends = corpus.end_tokens
+        return PricedDrafter(pool, run.cost.curve, knobs=choice.priced, end_tokens=ends)
 
     return make
 
