@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +19,9 @@ from copyahead.backends.base import Logits, Part
 from copyahead.config import LookupOptions
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.loading import make_engine
-from copyahead.server.conversation import text_of
-from copyahead.server.reasoning import THINK, ReasoningMarkers
 from copyahead.server.run import address, bind, make_server
 from copyahead.server.service import ServerOptions, Service
-from copyahead.server.tools import HERMES, ToolFormat
+from copyahead.server.templates import ChatTemplate
 from copyahead.testing import FakeBackend, ToyLM
 from copyahead.types import Token
 
@@ -118,31 +116,14 @@ class SlowBackend(FakeBackend):
         return super().forward(parts)
 
 
-class ToyTemplate:
-    """A chat template: control tokens around each message."""
-
-    tool_format: ToolFormat = HERMES
-    markers: ReasoningMarkers = THINK
-    end_texts: tuple[str, ...] = ()
-
-    def __init__(self, opening: str = "") -> None:
-        self._opening = opening
-        self.tools: Sequence[Mapping[str, Any]] | None = None
-
-    def render(
-        self,
-        messages: list[dict[str, Any]],
-        tools: list[dict[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        **options: Any,
-    ) -> str:
-        """The prompt."""
-        self.tools = tools
-        parts = []
-        for message in messages:
-            mark = "<|answer|>" if message["role"] == "assistant" else "<|user|>"
-            parts.append(f"{mark}{text_of(message['content'], 'content')}<|end|>")
-        return "".join(parts) + "<|answer|>" + self._opening
+def toy_template(opening: str = "") -> ChatTemplate:
+    """Control tokens around each message; `opening` is what the prompt holds of the answer."""
+    return ChatTemplate(
+        "{% for message in messages %}"
+        "{{ '<|answer|>' if message.role == 'assistant' else '<|user|>' }}"
+        "{{ message.content }}<|end|>"
+        "{% endfor %}<|answer|>" + opening
+    )
 
 
 def toy_backend(*, seed: int = 7, seconds: float = 0.0, **options: Any) -> SlowBackend:
@@ -184,7 +165,7 @@ def running(
     backend: FakeBackend | None = None,
     options: ServerOptions | None = None,
     *,
-    template: ToyTemplate | None = None,
+    template: ChatTemplate | None = None,
     policy: str | None = None,
 ) -> Iterator[Running]:
     """A server over `backend` on a free port; stopped, and its books checked, at the end.
@@ -194,7 +175,7 @@ def running(
     backend = backend or toy_backend()
     lookup = LookupOptions(policy=policy) if policy else LookupOptions(lookup=False)
     engine = AsyncEngine(make_engine(backend, lookup=lookup))
-    service = Service(engine, options or ServerOptions(), template or ToyTemplate())  # type: ignore[arg-type]
+    service = Service(engine, options or ServerOptions(), template or toy_template())
     server = make_server(service)
     bound = bind("127.0.0.1", 0)
 

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from tests.server_toys import TOKENIZER, Running, ToyTemplate, running
+from tests.server_toys import TOKENIZER, Running, running, toy_template
 
 CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
 TOOLS: Any = [
@@ -360,7 +360,7 @@ def test_the_next_turn_reads_only_what_is_new(client: openai.OpenAI) -> None:
 
 
 def test_thinking_has_its_own_field() -> None:
-    with running(template=ToyTemplate()) as server:
+    with running(template=toy_template()) as server:
         text = "<think>\nhm, é\n</think>\n\nyes </think>"
         url = f"{server.api}/chat/completions"
         answer = httpx.post(url, json={"messages": said(text)}).json()
@@ -376,10 +376,10 @@ def test_thinking_has_its_own_field() -> None:
 
 
 def test_thinking_that_the_prompt_opens_may_come_before_json() -> None:
-    opening = "<think>\n"
+    opening = "<think>"
     # The toy takes what the prompt holds of its answer for something that it has said.
     unsaid = "#" * len(TOKENIZER.encode(opening))
-    with running(template=ToyTemplate(opening)) as server:
+    with running(template=toy_template(opening)) as server:
         body = {
             "messages": said(unsaid + 'hm</think>{"a": 1}'),
             "response_format": {"type": "json_object"},

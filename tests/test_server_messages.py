@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anthropic
 import httpx
 import pytest
 
+from copyahead.engine import Engine
+from copyahead.engine.async_engine import AsyncEngine
 from copyahead.server.messages_input import MessagesRequest, messages_of
-from copyahead.server.service import ServerOptions
-from tests.server_toys import TOKENIZER, Running, ToyTemplate, running, toy_backend
+from copyahead.server.run import address, bind, make_server
+from copyahead.server.service import ServerOptions, Service
+from copyahead.server.templates import ChatTemplate
+from tests.server_toys import TOKENIZER, Running, running, toy_backend, toy_template
 
 CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
 LOOK, WRITE = CALL % ("look", '{"a": 1}'), CALL % ("write", '{"a": "}\\n"}')
@@ -190,7 +197,7 @@ def test_the_answer_goes_on_from_what_it_is_given(client: anthropic.Anthropic) -
 
 
 def test_thinking_is_a_block_of_its_own() -> None:
-    with running(template=ToyTemplate("<think>")) as server:
+    with running(template=toy_template("<think>")) as server:
         request = said("<think>ab and</think>\n\nthe")
         events = events_of(server, **request)
         with anthropic.Anthropic(base_url=server.url, api_key="any") as client:
@@ -345,3 +352,57 @@ def test_a_fault_after_the_stream_began_is_an_error_event() -> None:
         streaming, refused = client.messages.stream, pytest.raises(anthropic.APIStatusError)
         with client, streaming(**said("abcdefghijkl")) as stream, refused:
             stream.get_final_message()
+
+
+@pytest.mark.model
+def test_a_real_model_calls_reads_the_result_and_writes_the_same_with_and_without_copying() -> None:
+    from copyahead.config import LookupOptions, ModelOptions
+    from copyahead.loading import load
+
+    text = "\n".join(
+        f"{n:02d} The weather station {n} of Paris is at {n * 7} m." for n in range(12)
+    )
+    answers = []
+    for lookup in (True, False):
+        engine = load(
+            model=ModelOptions(threads=1, ctx=2048, parallel=1), lookup=LookupOptions(lookup=lookup)
+        )
+        with serving(engine) as url, anthropic.Anthropic(base_url=url, api_key="x") as client:
+            answers.append(two_turns(client, text))
+    assert answers[0] == answers[1]
+
+
+@contextmanager
+def serving(engine: Engine) -> Iterator[str]:
+    """A server over a real model; its address."""
+    template = ChatTemplate.from_backend(engine.backend)
+    service = Service(AsyncEngine(engine), ServerOptions(), template)
+    server, bound = make_server(service), bind("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.005)
+        yield address(bound)
+    finally:
+        server.should_exit = True
+        thread.join(timeout=30)
+        bound.close()
+    assert not thread.is_alive()
+
+
+def two_turns(client: anthropic.Anthropic, text: str) -> list[Any]:
+    """A forced call, and an answer to its result; without ids and counts."""
+    options: Any = {"model": "m", "tools": TOOLS, "extra_body": {"temperature": 0}}
+    turns: list[Any] = [{"role": "user", "content": "Look at the file, then write it again."}]
+    choice: Any = {"type": "tool", "name": "look"}
+    call = client.messages.create(**options, max_tokens=60, messages=turns, tool_choice=choice)
+    (block,) = call.content
+    assert block.type == "tool_use"
+    assert call.stop_reason == "tool_use"
+    result = {"type": "tool_result", "tool_use_id": block.id, "content": text}
+    turns += [{"role": "assistant", "content": plain(call)}, {"role": "user", "content": [result]}]
+    with client.messages.stream(**options, max_tokens=80, messages=turns) as stream:
+        final = stream.get_final_message()
+    assert (final.usage.cache_read_input_tokens or 0) > 100
+    return [block.name, block.input, plain(final), final.stop_reason, final.usage.output_tokens]

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 from copyahead.server.responses_input import ResponsesRequest, messages_of
-from tests.server_toys import TOKENIZER, Running, ToyTemplate, running, toy_backend
+from tests.server_toys import TOKENIZER, Running, running, toy_backend, toy_template
 
 CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
 LOOK, WRITE = CALL % ("look", '{"a": 1}'), CALL % ("write", '{"a": "}\\n"}')
@@ -168,7 +168,7 @@ def test_the_answer_follows_a_schema(client: openai.OpenAI) -> None:
 
 
 def test_thinking_is_an_item_of_its_own() -> None:
-    with running(template=ToyTemplate("<think>")) as server:
+    with running(template=toy_template("<think>")) as server:
         events = events_of(server, input="say:<think>ab and</think>\n\nthe")
         final = events[-1]["response"]
         reasoning, message = final["output"]
