@@ -355,17 +355,17 @@ def test_a_fault_after_the_stream_began_is_an_error_event() -> None:
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_a_real_model_calls_reads_the_result_and_writes_the_same_with_and_without_copying() -> None:
     from copyahead.config import LookupOptions, ModelOptions
     from copyahead.loading import load
 
-    text = "\n".join(
-        f"{n:02d} The weather station {n} of Paris is at {n * 7} m." for n in range(12)
-    )
+    text = "\n".join(f"{n:02d} The weather station {n} of Paris is at {n * 7} m." for n in range(5))
     answers = []
     for lookup in (True, False):
         engine = load(
-            model=ModelOptions(threads=1, ctx=2048, parallel=1), lookup=LookupOptions(lookup=lookup)
+            model=ModelOptions(threads=1, ctx=2048, kv_type="q8_0"),
+            lookup=LookupOptions(lookup=lookup),
         )
         with serving(engine) as url, anthropic.Anthropic(base_url=url, api_key="x") as client:
             answers.append(two_turns(client, text))
@@ -392,7 +392,7 @@ def serving(engine: Engine) -> Iterator[str]:
 
 
 def two_turns(client: anthropic.Anthropic, text: str) -> list[Any]:
-    """A forced call, and an answer to its result; without ids and counts."""
+    """A forced call, and the answer to its result; last, how much of that was copied."""
     options: Any = {"model": "m", "tools": TOOLS, "extra_body": {"temperature": 0}}
     turns: list[Any] = [{"role": "user", "content": "Look at the file, then write it again."}]
     choice: Any = {"type": "tool", "name": "look"}
@@ -401,8 +401,11 @@ def two_turns(client: anthropic.Anthropic, text: str) -> list[Any]:
     assert block.type == "tool_use"
     assert call.stop_reason == "tool_use"
     result = {"type": "tool_result", "tool_use_id": block.id, "content": text}
-    turns += [{"role": "assistant", "content": plain(call)}, {"role": "user", "content": [result]}]
-    with client.messages.stream(**options, max_tokens=80, messages=turns) as stream:
-        final = stream.get_final_message()
+    asked = {"type": "text", "text": "Write these lines again, word for word."}
+    turns.append({"role": "assistant", "content": plain(call)})
+    turns.append({"role": "user", "content": [result, asked]})
+    final = client.messages.create(**options, max_tokens=60, messages=turns)
     assert (final.usage.cache_read_input_tokens or 0) > 100
-    return [block.name, block.input, plain(final), final.stop_reason, final.usage.output_tokens]
+    blocks = [{**each, "id": None} for each in plain(final)]
+    counts = [final.usage.output_tokens, final.to_dict()["timings"]["draft_n_accepted"]]
+    return [block.name, block.input, blocks, final.stop_reason, *counts]

@@ -65,9 +65,12 @@ async def chat_prompt(
     """
     template = service.template
     checked = check_tools(tools)
-    offered, _ = wanted(checked, tool_choice)
+    offered, must_call = wanted(checked, tool_choice)
+    # A grammar holds the model to one of them, so all are shown: the next turn's prompt, with
+    # another choice, then begins in the same way and need not be read again.
+    shown = checked if must_call else offered
     options = {k: v for k, v in (template_options or {}).items() if k not in _TAKEN}
-    text = await asyncio.to_thread(template.render, messages, offered or None, **options)
+    text = await asyncio.to_thread(template.render, messages, shown or None, **options)
     if prefill and opens_reasoning(text, template.markers):
         text += f"{template.markers.end}\n\n"
     text += prefill
