@@ -328,3 +328,14 @@ def test_a_fault_after_the_stream_began_is_a_failed_response() -> None:
     assert response["status"] == "failed"
     assert response["error"]["code"] == "server_error"
     assert response["id"] == events[0]["response"]["id"]
+
+
+def test_a_temperature_next_to_zero_is_greedy(client: openai.OpenAI) -> None:
+    texts = [
+        client.responses.create(
+            model="m", input="babble", temperature=temperature, max_output_tokens=20
+        ).output_text
+        for temperature in (0.0, 1e-308, 1e-6)
+    ]
+    assert texts[0]
+    assert texts.count(texts[0]) == 3

@@ -18,6 +18,9 @@ from copyahead.types import Token
 
 Values = npt.NDArray[np.float64]
 
+_LOWEST_TEMPERATURE = 1e-6
+"""Below this the division could overflow; the choice is the most probable token anyway."""
+
 
 class NumpySampler:
     """One request's choice of tokens. Implements `copyahead.backends.base.Sampler`."""
@@ -87,7 +90,8 @@ class NumpySampler:
         if options.min_p > 0.0:
             probs = np.where(probs >= options.min_p * probs.max(), probs, 0.0)
         with np.errstate(divide="ignore"):
-            probs = _softmax(np.log(probs) / options.temperature)
+            temperature = max(options.temperature, _LOWEST_TEMPERATURE)
+            probs = _softmax(np.log(probs) / temperature)
         return inverse_cdf(probs, self._random.random())
 
 
