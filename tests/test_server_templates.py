@@ -227,6 +227,23 @@ def test_calls_that_are_no_json_are_asked_for_in_our_own_words() -> None:
     assert '{"name": "find", "arguments": {}}' in text
 
 
+def test_a_result_knows_what_was_called() -> None:
+    source = """
+{%- if tools %}{{ tools | tojson }} as <tool_call>{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'tool' and m.name is not defined %}{{ raise_exception('whose?') }}{% endif %}
+{{- '[' ~ m.role ~ ' ' ~ (m.name or '') ~ ']' ~ m.content }}
+{%- for call in m.tool_calls or [] %}<tool_call>{"arguments":
+{{- ' ' ~ call.function.arguments | tojson }}, "name": "{{ call.function.name }}"}</tool_call>{% endfor %}
+{%- endfor %}"""
+    template = ChatTemplate(source)
+    assert template.habits.tools
+    assert template.habits.parallel_calls
+    assert template.render(TWO_CALLS).endswith("[tool look]one[tool find]two")
+    unknown = template.render([user("a"), {**result("x", "b"), "name": "given"}])
+    assert unknown.endswith("[tool given]b")
+
+
 def test_ids_are_shortened_where_the_template_wants_it() -> None:
     source = """
 {%- if tools %}{{ tools | tojson }}{{ '[TOOL_CALLS]' }}{% endif %}

@@ -90,7 +90,8 @@ BARE = ToolFormat("bare")
         ('{"name":"f"} b', BARE, (" b", [("f", "{}")])),
         ('[{"name":"f"}]', BARE, ("", [("f", "{}")])),
         ("[1]\n[ {", BARE, ("[1]\n[ {", [])),
-        (' {"name":"f"}', BARE, (' {"name":"f"}', [])),
+        (' [{"name":"f"}', BARE, ("", [("f", "{}")])),
+        ('a\n {"name":"f"}', BARE, ('a\n {"name":"f"}', [])),
     ],
 )
 def test_every_cutting_of_a_short_answer(text: str, form: ToolFormat, expected: Found) -> None:

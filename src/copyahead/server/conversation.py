@@ -34,7 +34,19 @@ def checked(messages: Sequence[Mapping[str, Any]]) -> Messages:
             plain[0]["content"] = _paragraphs(plain[0]["content"], one["content"])
         else:
             plain.append(one)
-    return plain
+    return _named_results(plain)
+
+
+def _named_results(messages: Messages) -> Messages:
+    """Some templates want to know of a result what was called; clients give the call's id."""
+    names: dict[str, str] = {}
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            names[str(call.get("id"))] = call["function"]["name"]
+        name = names.get(str(message.get("tool_call_id")))
+        if message["role"] == "tool" and name is not None:
+            message.setdefault("name", name)
+    return messages
 
 
 def _checked(message: Any, where: str) -> dict[str, Any]:
@@ -134,15 +146,11 @@ def said_calls(messages: Messages, form: ToolFormat) -> Messages:
 def said_results(messages: Messages) -> Messages:
     """Results of tools as user messages, those in a row as one."""
     said: Messages = []
-    names: dict[str, str] = {}
     after_result = False
     for message in messages:
-        for call in message.get("tool_calls", ()):
-            names[str(call.get("id"))] = call["function"]["name"]
         is_result = message["role"] == "tool"
         if is_result:
-            name = names.get(str(message.get("tool_call_id"))) or message.get("name")
-            text = f"Result of {name or 'the call'}:\n{message['content']}"
+            text = f"Result of {message.get('name', 'the call')}:\n{message['content']}"
             if after_result:
                 said[-1]["content"] += "\n\n" + text
             else:

@@ -60,8 +60,8 @@ class ToolParser:
         names: Collection[str] | None = None,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
-        """`begin`, `end`: the markers around a call. Without markers a call begins a line and
-        its name is one of `names`, or it is text."""
+        """`begin`, `end`: the markers around a call. Without markers a call begins a line, or
+        the answer, and its name is one of `names`; or it is text."""
         self._begin, self._end = begin, end
         self._names, self._new_id = names, new_id
         self.num_calls = 0
@@ -209,8 +209,9 @@ class ToolParser:
         """Text; white space waits until it is known what follows."""
         if not text:
             return
-        self._line_start = text[-1] == "\n"
         shown = text.rstrip()
+        nothing_yet = not (shown or self._text_last or self.num_calls)
+        self._line_start = text[-1] == "\n" or nothing_yet
         if shown:
             self._add_text(self._space + shown)
             self._space = ""
