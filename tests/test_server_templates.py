@@ -234,7 +234,8 @@ def test_a_result_knows_what_was_called() -> None:
 {%- if m.role == 'tool' and m.name is not defined %}{{ raise_exception('whose?') }}{% endif %}
 {{- '[' ~ m.role ~ ' ' ~ (m.name or '') ~ ']' ~ m.content }}
 {%- for call in m.tool_calls or [] %}<tool_call>{"arguments":
-{{- ' ' ~ call.function.arguments | tojson }}, "name": "{{ call.function.name }}"}</tool_call>{% endfor %}
+{{- ' ' ~ call.function.arguments | tojson }}, {##}
+"name": "{{ call.function.name }}"}</tool_call>{% endfor %}
 {%- endfor %}"""
     template = ChatTemplate(source)
     assert template.habits.tools
