@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from copyahead.cli import output
 from copyahead.cli.options import Flat, Lookup, ModelPath
-from copyahead.config import LookupOptions, ModelOptions, check_range
+
+# KvType: the annotations that ServedModelOptions inherits are looked up in this module.
+from copyahead.config import KvType, LookupOptions, ModelOptions, check_range  # noqa: F401
 from copyahead.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -137,6 +139,7 @@ def _service(
     path = find_model(model)
     output.remark(f"loading {path.name}")
     engine = load(path, model=model_options, lookup=lookup)
+    engine.warm_up()
     try:
         template = ChatTemplate.from_backend(engine.backend)
         policy = lookup.policy if engine.max_draft_tokens else ""

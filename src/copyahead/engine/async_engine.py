@@ -80,19 +80,10 @@ class Stream:
         """Called by the worker."""
         self._post(self._take, item)
 
-    def report(self) -> bool:
-        """Called by the worker: say so when the request holds a slot; whether it does."""
-        handle = self.handle
-        if handle is None:
-            return False
-        started = handle.done or any(answer.slot is not None for answer in handle.answers)
-        if started:
-            self._post(self._started.set)
-        return started
-
     def take_on(self, handle: Handle) -> None:
         """Called by the worker: the request has been submitted."""
         self.handle = handle
+        handle.on_start = lambda: self._post(self._started.set)
         self._post(self._accepted.set)
 
     def _take(self, item: Item) -> None:
@@ -118,7 +109,6 @@ class AsyncEngine:
         self._wake = threading.Condition()
         self._orders: deque[Callable[[], None]] = deque()
         self._streams: set[Stream] = set()
-        self._unstarted: list[Stream] = []
         self._stopping = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="copyahead-engine", daemon=True)
@@ -181,7 +171,6 @@ class AsyncEngine:
         try:
             while self._take_orders():
                 self.engine.step()
-                self._report_starts()
         except BaseException as error:
             logger.exception("the engine's worker failed")
             self._failure = error
@@ -209,13 +198,6 @@ class AsyncEngine:
         except Exception as error:
             self._streams.discard(stream)
             stream.put(error)
-            return
-        if not stream.report():
-            self._unstarted.append(stream)
-
-    def _report_starts(self) -> None:
-        if self._unstarted:
-            self._unstarted = [s for s in self._unstarted if not (s.over or s.report())]
 
     def _cancel(self, stream: Stream) -> None:
         self._streams.discard(stream)

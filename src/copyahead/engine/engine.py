@@ -60,6 +60,8 @@ class Handle:
         self.request = request
         self.answers = answers
         self.sink = sink
+        self.on_start: Callable[[], None] | None = None
+        """Called when the first answer has got a slot, before its prompt is read."""
 
     @property
     def done(self) -> bool:
@@ -126,7 +128,6 @@ class Engine:
         answers = self._answers(request)
         handle = Handle(request, answers, sink)
         for answer in answers:
-            answer.admitted_at = time.perf_counter()
             self._handles[answer.key] = handle
             if answer.max_tokens == 0:
                 answer.finish(FinishReason.LENGTH)
@@ -200,11 +201,20 @@ class Engine:
         works = []
         for answer, count in shares:
             assert answer.slot is not None
+            if answer.admitted_at == 0.0:
+                self._note_start(answer)
             held = answer.slot.length
             works.append(Work(answer, answer.tokens[held : held + count], NO_DRAFT))
         self._drafting.load.active_requests = len(shares)
         self._draft([work for work in works if work.answer.decoding], sum(c for _, c in shares))
         return works
+
+    def _note_start(self, answer: Sequence) -> None:
+        answer.admitted_at = time.perf_counter()
+        handle = self._handles[answer.key]
+        on_start, handle.on_start = handle.on_start, None
+        if on_start is not None:
+            on_start()
 
     def _draft(self, works: list[Work], num_rows: int) -> None:
         """Add drafts, within the rows of the pass, the cells, and what was proven exact."""
@@ -335,6 +345,10 @@ class Engine:
             self._deliver(handle, chunk)
 
     # Life cycle
+
+    def warm_up(self) -> None:
+        """Prepare now what the first answer under a grammar would wait for."""
+        self._grammars.warm_up()
 
     @property
     def num_active(self) -> int:

@@ -6,6 +6,7 @@ never has to go back. A draft is cut at its first illegal token before it costs 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -78,6 +79,11 @@ class GrammarCompiler:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._llg_tokenizer: Any = None
+
+    def warm_up(self) -> None:
+        """Read the vocabulary into llguidance, where that is installed."""
+        with contextlib.suppress(MissingExtraError):
+            self.compile(json_schema="{}", grammar=None)
 
     def compile(self, *, json_schema: str | None, grammar: str | None) -> GrammarState:
         """A state at the start of the grammar; RequestError when it does not compile."""
