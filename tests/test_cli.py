@@ -362,7 +362,16 @@ def test_the_command_line_starts_without_an_engine() -> None:
 @pytest.mark.slow
 def test_generate_on_the_real_model_is_the_same_with_and_without_lookup(cli: Run) -> None:
     prompt = "One fish, two fish, red fish, blue fish. " * 8 + "One fish,"
-    arguments = ("generate", "--prompt", prompt, "--max-tokens", "80", "--json")
+    arguments = (
+        "generate",
+        "--prompt",
+        prompt,
+        "--max-tokens",
+        "80",
+        "--json",
+        "--policy",
+        "fixed",
+    )
     drafted = json.loads(cli(*arguments, "--exact")[1])
     plain = json.loads(cli(*arguments, "--exact", "--no-lookup")[1])
     assert drafted["tokens"] == plain["tokens"]
@@ -375,8 +384,8 @@ def test_generate_on_the_real_model_is_the_same_with_and_without_lookup(cli: Run
 @pytest.mark.parametrize("temperature", ["0", "0.8"])
 def test_compare_on_the_real_model_is_identical(cli: Run, temperature: str) -> None:
     status, out, _ = cli(
-        "compare", "--exact", "--workload", "json", "--max-tokens", "60", "--json",
-        "--temperature", temperature, "--seed", "1",
+        "compare", "--exact", "--workload", "quote", "--policy", "fixed", "--max-tokens", "60",
+        "--json", "--temperature", temperature, "--seed", "1",
     )  # fmt: skip
     (result,) = json.loads(out)["results"]
     assert status == 0
