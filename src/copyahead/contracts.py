@@ -55,9 +55,18 @@ class DraftSession(Protocol):
 class Drafter(Protocol):
     """Opens sessions, and proposes for many of them in one call."""
 
-    def open(self, prompt: Sequence[Token], *, slot: int, tenant: str = "") -> DraftSession:
+    def open(
+        self,
+        prompt: Sequence[Token],
+        *,
+        slot: int,
+        tenant: str = "",
+        prediction: Sequence[Token] = (),
+    ) -> DraftSession:
         """A session for a request that has read `prompt`, in row `slot`.
 
+        `prediction` is text that the answer is expected to repeat: it may be copied from, and
+        is not part of the history.
         Nothing that is learnt from one `tenant`'s requests touches another's.
 
         Whatever row `slot` still holds and shares with `prompt` is kept: only the rest is

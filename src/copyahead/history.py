@@ -59,6 +59,7 @@ class HistoryPool:
         self.heads = np.zeros((num_rows, index.NUM_CHAINS, 1 << index.HASH_BITS), dtype=np.int32)
         self.lengths = np.zeros(num_rows, dtype=np.int32)
         self._prompt_lengths = [0] * num_rows
+        self._prompt_starts = [0] * num_rows
         self._out = np.zeros(2 + index.MAX_COPY, dtype=np.int32)
         self._batch_out = np.zeros(0, dtype=np.int32)
         self._batch_found = np.zeros((0, 3), dtype=np.int32)
@@ -71,27 +72,45 @@ class HistoryPool:
         return int(self.lengths[row])
 
     def prompt_length(self, row: int) -> int:
-        """How many of them the request has read; the rest it has written."""
+        """How many of them come before what the request has written."""
         return self._prompt_lengths[row]
+
+    def prompt_start(self, row: int) -> int:
+        """Where the request's own tokens begin: behind its prediction, where it has one."""
+        return self._prompt_starts[row]
+
+    def source(self, row: int, origin: int) -> Source:
+        """What kind of text position `origin` of the row belongs to."""
+        if origin < self._prompt_starts[row]:
+            return Source.PREDICTION
+        return Source.PROMPT if origin < self._prompt_lengths[row] else Source.OUTPUT
 
     def tokens(self, row: int) -> list[Token]:
         """The row's tokens, barriers as BARRIER."""
         held: list[Token] = self.cells[row, : self.length(row), 0].tolist()
         return held
 
-    def attach(self, row: int, prompt: Tokens) -> int:
+    def attach(self, row: int, prompt: Tokens, prediction: Tokens = ()) -> int:
         """Make the row hold exactly `prompt`; returns how many of its tokens it held already.
 
-        Only what comes after those is indexed.
+        Only what comes after those is indexed. `prediction` is text that the request expects to
+        write: it stands before the prompt, between barriers, so that it is found like any other
+        text and no match runs from one into the other.
         """
         tokens = self._as_tokens(prompt)
+        start = 0
+        if len(prediction):
+            barrier = np.array([BARRIER], dtype=np.int32)
+            tokens = np.concatenate([barrier, self._as_tokens(prediction), barrier, tokens])
+            start = len(prediction) + 2
         if len(tokens) > self.capacity:
             raise self._overflow(len(tokens))
         kept = int(index.common_prefix(self.cells, self.lengths, row, self.vocab_size, tokens))
         index.truncate_row(self.cells, self.heads, self.lengths, row, kept)
         index.extend_row(self.cells, self.heads, self.lengths, row, self.vocab_size, tokens[kept:])
         self._prompt_lengths[row] = len(tokens)
-        return kept
+        self._prompt_starts[row] = start
+        return max(0, kept - start)
 
     def extend(self, row: int, tokens: Tokens) -> None:
         """Append `tokens`, as written by the request.
@@ -167,8 +186,7 @@ class HistoryPool:
         return drafts
 
     def _draft(self, row: int, origin: int, match: int, tokens: tuple[Token, ...]) -> Draft:
-        source = Source.PROMPT if origin < self._prompt_lengths[row] else Source.OUTPUT
-        return Draft(tokens, source, match, (), origin)
+        return Draft(tokens, self.source(row, origin), match, (), origin)
 
     def _reserve(self, num_queries: int) -> None:
         if len(self._batch_found) < num_queries:

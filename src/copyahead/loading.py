@@ -69,7 +69,8 @@ def drafter_factory(backend: Backend) -> Callable[[str, Load], Drafter]:
     capabilities: Capabilities = backend.capabilities
     pool = HistoryPool(
         capabilities.num_slots,
-        capabilities.context_size + MAX_DRAFT_TOKENS,
+        # A request's own text, and as much again that it expects to write.
+        2 * capabilities.context_size + MAX_DRAFT_TOKENS,
         backend.tokenizer.vocab_size,
     )
 

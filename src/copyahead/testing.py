@@ -237,7 +237,14 @@ class ForcedDrafter:
         """So that the drafter can stand where an engine asks for a way to make one."""
         return self
 
-    def open(self, prompt: Sequence[Token], *, slot: int, tenant: str = "") -> DraftSession:
+    def open(
+        self,
+        prompt: Sequence[Token],
+        *,
+        slot: int,
+        tenant: str = "",
+        prediction: Sequence[Token] = (),
+    ) -> DraftSession:
         """A session; kept in `sessions` for the test to look at."""
         session = ForcedSession(self._plan, prompt)
         self.sessions.append(session)

@@ -59,6 +59,17 @@ class PromptOptions:
     """The answer ends before the first of these texts. May be repeated."""
     ignore_eos: bool = False
     """Go on past the model's own end tokens."""
+    prediction: AnyText | None = None
+    """File with text that the answer is expected to repeat, edits apart: it is copied from, and is
+    not part of the prompt."""
+
+    def predicted(self) -> str:
+        """The predicted text; empty where there is none."""
+        if self.prediction is None:
+            return ""
+        if self.prediction == "-" and self.file == "-":
+            raise ConfigError("--file and --prediction cannot both read standard input")
+        return read_text(self.prediction)
 
     def text(self) -> str:
         """The prompt. Raises ConfigError or RequestError when there is none that can be read."""
@@ -112,6 +123,7 @@ def make_request(
         min_tokens=options.min_tokens,
         stop=options.stop,
         ignore_eos=options.ignore_eos,
+        prediction=engine.backend.tokenizer.encode(options.predicted(), special=False),
     )
 
 

@@ -121,12 +121,18 @@ class HybridDrafter:
         self._takes_block_at = takes_block_at
 
     def open(
-        self, prompt: Tokens, *, slot: int, tenant: str = "", grammar: bool = False
+        self,
+        prompt: Tokens,
+        *,
+        slot: int,
+        tenant: str = "",
+        prediction: Tokens = (),
+        grammar: bool = False,
     ) -> HybridSession:
         """See `contracts.Drafter.open`. `grammar`: the request is under one."""
         other = self._other.open(cast("Sequence[Token]", prompt), slot=slot, tenant=tenant)
         return HybridSession(
-            self._copies.open(prompt, slot=slot, tenant=tenant),
+            self._copies.open(prompt, slot=slot, tenant=tenant, prediction=prediction),
             other,
             self._rule,
             takes_block_at=self._takes_block_at,

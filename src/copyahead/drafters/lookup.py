@@ -80,6 +80,7 @@ class LookupSession:
 
     def truncate(self, length: int) -> None:
         """See `contracts.DraftSession.truncate`."""
+        length += self._pool.prompt_start(self.row)
         if length < self._pool.length(self.row):
             self._pool.truncate(self.row, length)
             self._following = -1
@@ -101,11 +102,13 @@ class LookupDrafter:
         self._load = load if load is not None else Load()
         self._open: dict[int, LookupSession] = {}
 
-    def open(self, prompt: Tokens, *, slot: int, tenant: str = "") -> LookupSession:
+    def open(
+        self, prompt: Tokens, *, slot: int, tenant: str = "", prediction: Tokens = ()
+    ) -> LookupSession:
         """See `contracts.Drafter.open`. Raises ValueError where a session is open in `slot`."""
         if slot in self._open:
             raise ValueError(f"row {slot} has an open session: close it first")
-        self._pool.attach(slot, prompt)
+        self._pool.attach(slot, prompt, prediction)
         session = LookupSession(self, self._pool, slot, self._make_policy(self._load))
         self._open[slot] = session
         return session

@@ -64,8 +64,12 @@ class Drafting:
             drafter = self.drafter(answer.request.policy)
             assert drafter is not None
             prompt = answer.tokens[: answer.num_prompt_tokens]
+            request = answer.request
             answer.session = drafter.open(
-                prompt, slot=answer.slot.index, tenant=answer.request.tenant
+                prompt,
+                slot=answer.slot.index,
+                tenant=request.tenant,
+                prediction=request.prediction,
             )
             if answer.num_output_tokens:
                 answer.session.settle(NO_DRAFT, answer.tokens[answer.num_prompt_tokens :])

@@ -130,6 +130,12 @@ def check_request(request: Request, capabilities: Capabilities) -> None:
     _check_ids("stop_token_ids", request.stop_token_ids, capabilities.vocab_size)
     _check_ids("logit_bias", tuple(request.sampling.logit_bias), capabilities.vocab_size)
     _check_ids("prediction", request.prediction, capabilities.vocab_size)
+    if len(request.prediction) > limit:
+        raise RequestError(
+            f"prediction is {len(request.prediction)} tokens, and an answer has at most {limit}: "
+            "shorten it",
+            field="prediction",
+        )
     _check_count("max_tokens", request.max_tokens, 0)
     _check_count("min_tokens", request.min_tokens, 0, needed=True)
     _check_count("n", request.n, 1, MAX_CHOICES, needed=True)

@@ -154,15 +154,20 @@ class PricedDrafter:
             self._prices = price_list(self._priced, self._knobs)
         return self._prices
 
-    def open(self, prompt: Tokens, *, slot: int, tenant: str = "") -> PricedSession:
+    def open(
+        self, prompt: Tokens, *, slot: int, tenant: str = "", prediction: Tokens = ()
+    ) -> PricedSession:
         """See `contracts.Drafter.open`. Requests of one `tenant` share their statistics."""
         if slot in self._open:
             raise ValueError(f"row {slot} has an open session: close it first")
-        self._pool.attach(slot, prompt)
+        self._pool.attach(slot, prompt, prediction)
         state = self.states[slot]
         state[:] = 0
         state[features.A_NEXT] = state[features.B_NEXT] = -1
         state[features.B_GAP] = _UNSET_GAP
+        if len(prediction):
+            # As if a copy of it were to begin: its first token stands behind a barrier.
+            state[features.A_NEXT] = 1
         state[features.TENANT] = self._statistics_of(tenant)
         self.credits[slot] = 0.0
         session = PricedSession(self, slot)
@@ -245,6 +250,7 @@ class PricedDrafter:
 
     def truncate(self, row: int, length: int) -> None:
         """Cut one row; a copy that was followed there is over."""
+        length += self._pool.prompt_start(row)
         if length < self._pool.length(row):
             self._pool.truncate(row, length)
             state = self.states[row]
@@ -277,7 +283,7 @@ class PricedDrafter:
         )
 
     def _source(self, row: int, origin: int) -> Source:
-        return Source.PROMPT if origin < self._pool.prompt_length(row) else Source.OUTPUT
+        return self._pool.source(row, origin)
 
     def _statistics_of(self, tenant: str) -> int:
         """The tenant's place in `models` and `tables`; a new tenant starts from the prior."""
