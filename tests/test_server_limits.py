@@ -7,9 +7,11 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 
@@ -19,8 +21,9 @@ from copyahead.server.auth import ApiKeys, check_binding
 from copyahead.server.limits import Limits
 from copyahead.server.run import bind
 from copyahead.server.service import ServerOptions
+from copyahead.traces.record import Record, TraceWriter
 from copyahead.types import Exactness
-from tests.server_toys import TOKENIZER, ObedientLM, Running, SlowBackend, running, toy_backend
+from tests.server_toys import END, TOKENIZER, ObedientLM, Running, SlowBackend, running, toy_backend
 from tests.test_server_streams import Gated, OpenStream, babble, options, say, wait_for
 
 CHAT = "/v1/chat/completions"
@@ -393,3 +396,26 @@ def test_a_seeded_answer_does_not_depend_on_its_neighbours() -> None:
             thread.join()
         assert together == alone
         assert backend.most > 1
+
+
+def test_a_trace_holds_what_was_read_and_written(tmp_path: Path) -> None:
+    text = "the and the and ab the and the and ab the and the and ab"
+    path = tmp_path / "trace.jsonl"
+    with running(policy="fixed") as server:
+        server.service.recorder = TraceWriter(path, model="toy", vocab_size=9)
+        answer = post(server, {**say(text), "n": 2, "seed": 4, "logit_bias": {"5": 1}}).json()
+        wait_for(lambda: path.read_bytes().count(b"\n") == 2)
+        server.service.recorder.close()
+        server.service.recorder = None
+    records = [msgspec.json.decode(line, type=Record) for line in path.read_bytes().splitlines()]
+    assert len(records) == 2
+    assert records[0].prompt == TOKENIZER.encode(f"<|user|>say:{text}<|end|><|answer|>")
+    assert [r.output for r in records] == [[*TOKENIZER.encode(text), END]] * 2
+    drafted = sum(drafted for record in records for drafted, _ in record.rounds)
+    accepted = sum(accepted for record in records for _, accepted in record.rounds)
+    assert drafted == answer["timings"]["draft_n"]
+    assert accepted == answer["timings"]["draft_n_accepted"]
+    assert sum(len(record.rounds) for record in records) == answer["timings"]["rounds"]
+    assert records[0].options["seed"] == 4
+    assert records[0].finish_reason == "stop"
+    assert text.encode() not in path.read_bytes()

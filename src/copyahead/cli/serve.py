@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from copyahead.cli import output
@@ -16,6 +17,7 @@ from copyahead.errors import MissingExtraError
 if TYPE_CHECKING:
     from copyahead.engine import Engine
     from copyahead.server.service import ServerOptions, Service
+    from copyahead.traces.record import TraceWriter
 
 _DEFAULT_LOOKUP = LookupOptions()
 
@@ -74,6 +76,7 @@ def serve(
     lookup_options: Lookup = _DEFAULT_LOOKUP,
     model_options: Annotated[ServedModelOptions, Flat] = _DEFAULT_MODEL,
     request_log: bool = True,
+    record: Path | None = None,
 ) -> int:
     """Serve the model to OpenAI clients until interrupted.
 
@@ -84,6 +87,9 @@ def serve(
     ----------
     request_log
         Write a line about each request to standard error; never its text.
+    record
+        Append each request to this trace file, as token ids, for `replay`. They are what was
+        read and written: keep the file as you would keep the text.
     """
     try:
         from copyahead.server.run import address, bind, serve
@@ -96,10 +102,14 @@ def serve(
     logging.getLogger("copyahead").setLevel(logging.INFO if request_log else logging.WARNING)
     try:
         service = _service(model, http, options, lookup_options, model_options)
+        if record is not None:
+            service.recorder = _recorder(record, service)
     except BaseException:
         bound.close()
         raise
     serve(service, bound, lambda: output.remark(_banner(service, lookup_options, address(bound))))
+    if service.recorder is not None:
+        service.recorder.close()
     return 0
 
 
@@ -148,6 +158,13 @@ def _service(
     except BaseException:
         engine.close()
         raise
+
+
+def _recorder(path: Path, service: Service) -> TraceWriter:
+    from copyahead.traces.record import TraceWriter
+
+    size = service.tokenizer.vocab_size
+    return TraceWriter(path, model=service.options.model_name, vocab_size=size)
 
 
 def _banner(service: Service, lookup: LookupOptions, url: str) -> str:

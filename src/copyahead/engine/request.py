@@ -71,6 +71,8 @@ class Chunk(msgspec.Struct, frozen=True):
     tokens: tuple[Token, ...] = ()
     copied: tuple[bool, ...] = ()
     """For each token, whether it was drafted and accepted."""
+    num_draft_tokens: int = 0
+    """How many were drafted and verified in the round."""
     pieces: tuple[Run, ...] = ()
     """Text that may now be shown, in runs of copied and not copied. May lag behind the tokens."""
     logprobs: tuple[TokenLogprob, ...] = ()

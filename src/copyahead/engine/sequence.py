@@ -65,6 +65,7 @@ class Sequence:
         self.max_tokens = room if request.max_tokens is None else min(request.max_tokens, room)
         self._new: list[tuple[Token, bool]] = []
         self._new_logprobs: list[TokenLogprob] = []
+        self._num_drafted = 0
         self._finish_sent = False
         self.admitted_at = 0.0
         self._first_token_at = 0.0
@@ -143,6 +144,7 @@ class Sequence:
     def settle(self, draft: Draft, emitted: list[Token]) -> int:
         """Count a verified round; returns how many drafted tokens were kept."""
         accepted = num_accepted(draft.tokens, emitted)
+        self._num_drafted = len(draft)
         self.stats.record_round(draft, accepted, len(emitted))
         self.stats.decode_seconds = time.perf_counter() - self._first_token_at
         return accepted
@@ -162,10 +164,12 @@ class Sequence:
         self._finish_sent = self.finish_reason is not None
         new, self._new = self._new, []
         logprobs, self._new_logprobs = self._new_logprobs, []
+        drafted, self._num_drafted = self._num_drafted, 0
         return Chunk(
             index=self.index,
             tokens=tuple(token for token, _ in new),
             copied=tuple(copied for _, copied in new),
+            num_draft_tokens=drafted,
             pieces=self._text.take(),
             logprobs=tuple(logprobs),
             finish_reason=self.finish_reason,

@@ -20,8 +20,22 @@ from copyahead.stats import CopyStats
 from copyahead.types import FinishReason
 
 
+class Written(msgspec.Struct):
+    """One answer, for a trace."""
+
+    tokens: list[int] = []
+    rounds: list[tuple[int, int]] = []
+    """Drafted and accepted tokens of each round."""
+
+    def add(self, chunk: Chunk) -> None:
+        """Append a round."""
+        self.tokens += chunk.tokens
+        if chunk.tokens:
+            self.rounds.append((chunk.num_draft_tokens, sum(chunk.copied)))
+
+
 class Outcome(msgspec.Struct):
-    """What became of a generation, for the log and the counters."""
+    """What became of a generation, for the log, the counters and the trace."""
 
     id: str
     route: str
@@ -34,6 +48,8 @@ class Outcome(msgspec.Struct):
     total_seconds: float
     gaps: list[float]
     """Seconds between chunks of the same answer."""
+    written: list[Written]
+    """The answers, in order; empty where nothing is recorded."""
 
 
 class Generation:
@@ -49,8 +65,12 @@ class Generation:
         queue: Queue,
         limits: Limits,
         done: Callable[[Generation, Outcome], None],
+        keep_tokens: bool = False,
     ) -> None:
-        """Submit `requests`; ApiError 429 when the queue is full."""
+        """Submit `requests`; ApiError 429 when the queue is full.
+
+        `keep_tokens`: the outcome holds what was written, for a trace.
+        """
         self.id = answer_id
         self.requests = list(requests)
         self._route = route
@@ -63,6 +83,7 @@ class Generation:
         self._last_chunk_at: dict[int, float] = {}
         self._gaps: list[float] = []
         self._reasons: list[str | None] = [None] * self._num_answers
+        self._written = [Written() for _ in range(self._num_answers if keep_tokens else 0)]
         self._failure: BaseException | None = None
         self._closed = False
         self._items: asyncio.Queue[tuple[int, Chunk] | BaseException] = asyncio.Queue()
@@ -165,6 +186,8 @@ class Generation:
 
     def _note(self, index: int, chunk: Chunk) -> None:
         at = time.perf_counter()
+        if self._written:
+            self._written[index].add(chunk)
         if chunk.tokens:
             if self._first_token_at is None:
                 self._first_token_at = at
@@ -189,6 +212,7 @@ class Generation:
             first_token_seconds=None if first is None else first - self._began,
             total_seconds=at - self._began,
             gaps=self._gaps,
+            written=self._written,
         )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from copyahead.backends.base import Capabilities
@@ -24,10 +25,22 @@ logger = logging.getLogger("copyahead.server")
 
 
 class Recorder(Protocol):
-    """What writes a trace; see `copyahead.traces`."""
+    """What writes a trace; see `copyahead.traces.record`."""
 
-    def record(self, generation: Generation, outcome: Outcome) -> None:
-        """Take a request that has ended."""
+    def write(
+        self,
+        prompt: Sequence[Token],
+        output: Sequence[Token],
+        *,
+        rounds: Iterable[tuple[int, int]],
+        options: Mapping[str, Any],
+        finish_reason: str,
+    ) -> None:
+        """Append one answer."""
+        ...
+
+    def close(self) -> None:
+        """End the file."""
         ...
 
 
@@ -104,6 +117,7 @@ class Service:
             queue=self.queue,
             limits=self.limits,
             done=self._done,
+            keep_tokens=self.recorder is not None,
         )
 
     def text(self, tokens: Sequence[Token], param: str = "tokens") -> str:
@@ -149,7 +163,33 @@ class Service:
         self.metrics.record(outcome)
         _log(outcome)
         if self.recorder is not None:
-            self.recorder.record(generation, outcome)
+            # In a thread: a long prompt takes a while to compare with those before it.
+            arguments = self.recorder, generation.requests, outcome
+            asyncio.get_running_loop().run_in_executor(None, _record, *arguments)
+
+
+def _record(recorder: Recorder, requests: Sequence[Request], outcome: Outcome) -> None:
+    """Append every answer to the trace. A file that cannot be written fails no request."""
+    answers = zip(outcome.written, outcome.reasons, strict=True)
+    for request in requests:
+        options = {
+            **{name: value for name, value in asdict(request.sampling).items() if value},
+            "lookup": request.lookup,
+            "policy": request.policy,
+        }
+        # JSON knows no numbers as keys.
+        options["logit_bias"] = {str(t): b for t, b in request.sampling.logit_bias.items()}
+        for written, reason in itertools.islice(answers, request.n):
+            try:
+                recorder.write(
+                    request.prompt,
+                    written.tokens,
+                    rounds=written.rounds,
+                    options=options,
+                    finish_reason=reason,
+                )
+            except OSError as error:
+                logger.error("the trace cannot be written: %s", error)
 
 
 def _log(outcome: Outcome) -> None:
