@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from copyahead.backends.probe import load
 
 from copyahead.backends.base import Backend, Logits, Part
+from copyahead.backends.probe import load
 from copyahead.config import LookupOptions, ModelOptions
 from copyahead.engine import Request
 from copyahead.loading import make_engine
@@ -49,7 +49,7 @@ def overhead(model: Path | None, num_requests: int, policy: str) -> dict[str, fl
     """Milliseconds a step outside the pass, once all prompts are in."""
     options = ModelOptions(ctx=2048, parallel=num_requests, threads=2)
     timed = Timed(load(model, options))
-    with make_engine(timed, lookup=LookupOptions(policy=policy)) as engine:  # type: ignore[arg-type]
+    with make_engine(timed, lookup=LookupOptions(policy=policy)) as engine:
         text = Path(json.__file__).read_text(encoding="utf-8")[:1200]
         tokens = engine.backend.tokenizer.encode(f"{text}\n\nThe same again:\n\n{text[:200]}")
         request = Request(prompt=tokens, max_tokens=60, ignore_eos=True)

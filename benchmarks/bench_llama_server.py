@@ -117,10 +117,11 @@ def compare(
         "plain": lambda number: own_speed(engine, prompts(number), tokens, False),
         "lookup": lambda number: own_speed(engine, prompts(number), tokens, True),
     }
-    for mode, server in servers.items():
-        contestants[f"llama.cpp {mode}"] = lambda number, server=server: peer_speed(
-            server, prompts(number), tokens
-        )
+
+    def peer(address: str) -> Callable[[int], float]:
+        return lambda number: peer_speed(address, prompts(number), tokens)
+
+    contestants |= {f"llama.cpp {mode}": peer(address) for mode, address in servers.items()}
     speeds = measure(contestants, arguments.rounds)
     cost = engine.backend.step_cost
     allowed = cost.limit() / (num / cost(num))
