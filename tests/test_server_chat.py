@@ -331,16 +331,26 @@ def test_a_request_chooses_its_policy_and_its_longest_draft(server: Running) -> 
     assert 0 < drafted({"policy": "single"}) < drafted({"policy": "fixed"})
 
 
-def test_a_prediction_is_accepted_and_counted(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(
-        model="m", messages=said("abc"), prediction={"type": "content", "content": "abc"}
-    )
-    assert answer.choices[0].message.content == "abc"
-    assert answer.usage is not None
-    details = answer.usage.completion_tokens_details
-    assert details is not None
-    assert (details.accepted_prediction_tokens or 0) >= 0
-    assert details.rejected_prediction_tokens is not None
+def test_a_prediction_is_copied_from_and_counted(client: openai.OpenAI) -> None:
+    text = "Sphinx of black quartz, judge my vow; pack my box with five dozen jugs."
+    options: Any = {
+        "model": "m", "messages": said(text), "extra_body": {"speculative": {"policy": "priced"}},
+    }  # fmt: skip
+
+    def ask(**more: Any) -> tuple[Any, Any]:
+        answer = client.chat.completions.create(**options, **more)
+        assert answer.choices[0].message.content == text
+        return answer.usage.completion_tokens_details, answer.model_dump()["timings"]["by_source"]
+
+    details, _ = ask()
+    assert details.accepted_prediction_tokens == details.rejected_prediction_tokens == 0
+    wrong = text.replace("five", "5")
+    parts = [{"type": "text", "text": wrong[:20]}, {"type": "text", "text": wrong[20:]}]
+    for content in (wrong, parts):
+        details, sources = ask(prediction={"type": "content", "content": content})
+        assert details.accepted_prediction_tokens > 5
+        drafted = details.accepted_prediction_tokens + details.rejected_prediction_tokens
+        assert drafted == sources["prediction"]["drafted"]
 
 
 def test_the_next_turn_reads_only_what_is_new(client: openai.OpenAI) -> None:
