@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from copyahead.contracts import Load
 from copyahead.errors import ConfigError
 from copyahead.history import HistoryPool
-from copyahead.kernels import candidates, features
-from copyahead.kernels import priced as kernel
+from copyahead.kernels import candidates, features, pricing
 from copyahead.policies import prior
 from copyahead.policies.priced import MAX_TENANTS, PricedDrafter, PricedSession, price_list
 from copyahead.policies.priced_knobs import PricedKnobs
@@ -186,13 +185,62 @@ def test_a_run_goes_on_in_its_own_tokens() -> None:
 
 def test_a_costly_row_shortens_drafts() -> None:
     text = words(300)
-    means = []
-    for row_cost in (0.01, 0.1, 0.3, 2.0):
-        session, _ = session_on([*text, *words(200, 1)], cost=StepCost.linear(row_cost))
-        drafts = follow(session, [*text[:30], *words(10, 2), *text[40:60], *words(30, 3)])
-        means.append(sum(len(draft) for draft in drafts) / len(drafts))
-    assert means == sorted(means, reverse=True)
-    assert means[0] > means[-1] == 0
+    lengths = []
+    for row_cost in (0.01, 0.1, 0.3, 0.8):
+        session, _ = session_on([*text, *words(200, 1), *text[:3]], cost=StepCost.linear(row_cost))
+        lengths.append(len(session.propose(64)))
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > lengths[1] > lengths[-1] == 0
+
+
+# A small model on two cores: no copy can go faster than 1.71 tokens a step.
+DEAR = StepCost({1: 1.0, 2: 2.04, 4: 3.18, 8: 5.19, 16: 9.87, 32: 18.94, 64: 37.37})
+
+
+def speed(drafts: Sequence[Draft], num_tokens: int, cost: StepCost) -> float:
+    return num_tokens / sum(cost(1 + len(draft)) for draft in drafts)
+
+
+def test_dear_rows_do_not_hold_back_a_copy_that_never_breaks() -> None:
+    text = words(400)
+    session, drafter = session_on([*text, 5, 6, 7], cost=DEAR)
+    assert speed(follow(session, text, DEAR), 400, DEAR) >= 0.9 * DEAR.limit()
+    rate = pricing.running_rate(drafter.models[0], drafter.owns[0], drafter.prices)
+    assert 1 < rate <= DEAR.limit()
+
+
+def test_a_rate_from_cheaper_times_is_no_higher_than_this_machine_can_go() -> None:
+    session, drafter = session_on([])
+    follow(session, [7] * 2000)
+    session.close()
+    model, own = drafter.models[0], drafter.owns[0]
+    assert pricing.running_rate(model, own, drafter.prices) > 3
+    drafter.step_cost = DEAR
+    assert pricing.running_rate(model, own, drafter.prices) == pytest.approx(DEAR.limit(65))
+
+
+def test_copies_that_break_shorten_drafts_and_clean_ones_lengthen_them() -> None:
+    """The odds of a break follow what this tenant's copies did, within one short request."""
+    text = words(3000)
+    clean, edited = text[:200], list(text[:200])
+    for place in range(9, 200, 10):
+        edited[place] = 999
+    odds = []
+    for answer in (clean, edited):
+        session, drafter = session_on([*text, 5, 6, 7], cost=DEAR)
+        follow(session, answer, DEAR)
+        odds.append(pricing.break_odds(drafter.models[0]))
+    assert pricing.LEAST_BREAKS <= odds[0] < 0.5 < 1 < odds[1]
+
+
+def test_a_few_breaks_are_news_however_long_nothing_broke() -> None:
+    session, drafter = session_on([])
+    follow(session, words(500) * 9)
+    model = drafter.models[0]
+    assert pricing.break_odds(model) == pytest.approx(pricing.LEAST_BREAKS)
+    for _ in range(2):
+        pricing.note_copied(model, 0.99, True)
+    assert pricing.break_odds(model) > 3 * pricing.LEAST_BREAKS
 
 
 def test_a_staircase_is_filled_to_its_edge() -> None:
@@ -431,8 +479,9 @@ def test_price_list(cost: StepCost) -> None:
     for position in range(65):
         row = 1 + position
         wanted = min((cost(row + q) - cost(row)) / q for q in range(1, 67 - row))
-        assert prices[kernel.CHEAPEST + position] == pytest.approx(wanted, abs=1e-9)
+        assert prices[pricing.CHEAPEST + position] == pytest.approx(wanted, abs=1e-9)
         assert prices[row] == pytest.approx(cost(row))
+    assert prices[pricing.FASTEST] == pytest.approx(cost.limit(65))
 
 
 def naive_gather(history: NaiveHistory) -> list[tuple[int, int, int]]:
@@ -562,6 +611,14 @@ def test_anchors_move() -> None:
     features.hit(state, 70)
     # One that ran for 1 does not.
     assert state[:6].tolist() == [71, 0, 1, 14, 4, 4]
+
+
+@pytest.mark.parametrize(("row_cost", "rate"), [(0.0, 2.0), (0.03, 2.0), (0.6, 1.325), (2.0, 1.0)])
+def test_a_new_tenant_starts_halfway_to_the_fastest(row_cost: float, rate: float) -> None:
+    _, drafter = session_on([], cost=StepCost.linear(row_cost))
+    model = drafter.models[0]
+    started = model[features.RATE_TOKENS] / model[features.RATE_COST]
+    assert started == pytest.approx(rate, abs=0.01)
 
 
 def test_the_shipped_prior_is_read_and_kept() -> None:

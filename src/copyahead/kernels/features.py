@@ -29,6 +29,7 @@ CHAIN_LENGTH, DOCUMENT, TENANT = 6, 7, 8
 NUM_STATE = 9
 ANCHOR_MAX_GAP = 64
 NEAR = 16
+RUNNING = 2
 
 # Columns of a candidate.
 SOURCE, MATCH, RANK, ECHO, DISTANCE = 0, 1, 2, 3, 4
@@ -47,7 +48,9 @@ ESCAPE_STATE = ESCAPE + 13 * 5  # [6 copy states]
 SLOPE = ESCAPE_STATE + 6
 RATE_TOKENS = SLOPE + 1
 RATE_COST = SLOPE + 2
-CONTEXT = SLOPE + 3  # [top vote or other][13 matches][8 copy states]
+BREAKS_SEEN = SLOPE + 3
+BREAKS_EXPECTED = SLOPE + 4
+CONTEXT = SLOPE + 5  # [top vote or other][13 matches][8 copy states]
 POSITION = CONTEXT + 2 * 13 * 8  # [4 match groups][11 positions]
 MODEL_SIZE = POSITION + 4 * 11
 
@@ -190,6 +193,12 @@ def place(state: Longs, source: int) -> Any:
     if state[B_NEXT] >= 0 and nearness(source, state[B_NEXT], state[B_GAP]) <= NEAR:
         return 6
     return 7
+
+
+@compiled("boolean(int64[::1], int64)")
+def goes_on(state: Longs, source: int) -> Any:
+    """Whether a source is the next one of a copy that runs."""
+    return state[A_NEXT] == source and state[A_GAP] == 0 and state[A_RUN] >= RUNNING
 
 
 @compiled("float64(float64[::1], int64[::1], int32[:, ::1], int64)")

@@ -28,8 +28,6 @@ from copyahead.kernels.features import (
     NUM_STATE,
     NUM_TABLES,
     POSITION,
-    RATE_COST,
-    RATE_TOKENS,
     SLOPE,
     SOURCE,
     TENANT,
@@ -38,6 +36,7 @@ from copyahead.kernels.features import (
     Tables,
     copy_state,
     escape_state,
+    goes_on,
     hit,
     log_weight,
     match_bucket,
@@ -47,6 +46,17 @@ from copyahead.kernels.features import (
     table_slot,
 )
 from copyahead.kernels.index import MAX_COPY, MAX_MATCH, Cells, Heads, Ints, extend_row
+from copyahead.kernels.pricing import (
+    CAUTION,
+    CHEAPEST,
+    MAX_DRAFT,
+    affordable,
+    break_odds,
+    charge,
+    note_copied,
+    note_round,
+    running_rate,
+)
 
 # One chain position: how many alternatives were scored, which was chosen, and each of them.
 NUM_SCORED, CHOSEN, FIRST_SCORED = 0, 1, 2
@@ -59,13 +69,6 @@ SURVIVAL, FIRST_PROBABILITY = 0, 1
 CHAIN_FLOATS = FIRST_PROBABILITY + 2 * MAX_SCORED
 CHAIN_POSITIONS = MAX_COPY + 1
 
-# Prices: T(0..66), then the cheapest further row from 0..66 rows on, then what follows.
-MAX_ROWS = MAX_COPY + 2
-CHEAPEST = MAX_ROWS + 1
-THRESHOLD = 2 * CHEAPEST
-CREDIT, CREDIT_CAP, TRICKLE, MAX_DRAFT = THRESHOLD + 1, THRESHOLD + 2, THRESHOLD + 3, THRESHOLD + 4
-NUM_PRICES = THRESHOLD + 5
-
 # Scratch, one row each.
 TALLY_TOKEN, TALLY_HEAVIEST, TRIAL = 0, 1, 2
 NUM_SCRATCH_INTS = 3
@@ -77,7 +80,6 @@ PROVEN_RUN = 16
 SELF_EXTENSION_MATCH = 32
 MIN_OTHER_SHARE = 0.02
 MIN_SHARE = 1e-4
-RATE_DECAY = 0.9995
 SLOPE_RATE = 0.0005
 CONTEXT_RATE = 0.02
 POSITION_RATE = 0.01
@@ -239,18 +241,10 @@ def holds(tokens: Ints, token: int) -> Any:
     return False
 
 
-@compiled("int64(int64, float64, float64[::1])")
-def affordable(count: int, credit: float, prices: Floats) -> Any:
-    """The longest draft, at most `count`, that a round may lose without breaking the bound."""
-    while count > 0 and credit - (prices[1 + count] - 1.0) < -prices[CREDIT]:
-        count -= 1
-    return count
-
-
 @compiled(
-    "int64(int32[:, ::1], int32[:, ::1], int64, int64, int64[::1], float64, int32[:, ::1], "
-    "float64[:, ::1], float64[::1], float32[:, :, ::1], float64[::1], int32[::1], int32[:, ::1], "
-    f"{_SCRATCH})"
+    "int64(int32[:, ::1], int32[:, ::1], int64, int64, int64[::1], float64, float64[::1], "
+    "int32[:, ::1], float64[:, ::1], float64[::1], float32[:, :, ::1], float64[::1], int32[::1], "
+    f"int32[:, ::1], {_SCRATCH})"
 )
 def draft_row(
     cells: Cells,
@@ -259,6 +253,7 @@ def draft_row(
     limit: int,
     state: Longs,
     credit: float,
+    own: Floats,
     chain: Ints,
     chances: Floats,
     model: Floats,
@@ -279,9 +274,8 @@ def draft_row(
         trial[k] = state[k]
     proven = state[A_GAP] == 0 and state[A_RUN] >= PROVEN_RUN
     cap = min(limit, int(prices[MAX_DRAFT]), MAX_COPY if proven else UNPROVEN_MAX_DRAFT)
-    rate = prices[THRESHOLD] * model[RATE_TOKENS] / model[RATE_COST]
-    survival, expected, count, position = 1.0, 1.0, 0, 0
-    best = expected - rate * prices[1]
+    rate, odds = running_rate(model, own, prices), break_odds(model)
+    survival, worth, best, count, position = 1.0, 0.0, 0.0, 0, 0
     voters = gather(cells, heads, length, trial, candidates)
     while vote(
         cells,
@@ -301,16 +295,20 @@ def draft_row(
         token, source = chain[position, at + TOKEN], chain[position, at + FROM]
         if source >= length and chain[position, at + FROM_MATCH] < SELF_EXTENSION_MATCH:
             break
-        survival *= chances[position, FIRST_PROBABILITY + 2 * chain[position, CHOSEN]]
+        chance = chances[position, FIRST_PROBABILITY + 2 * chain[position, CHOSEN]]
+        if goes_on(trial, source):
+            chance /= chance + odds * (1.0 - chance)
+        survival *= chance
         chances[position, SURVIVAL] = survival
         position += 1
         if position > cap:
             break
-        expected += survival
-        worth = expected - rate * prices[1 + position]
+        # What one token more a step is worth here; dearer where the copy may have broken.
+        asked = rate * (1.0 + prices[CAUTION] * (1.0 - survival))
+        worth += survival - asked * (prices[1 + position] - prices[position])
         if worth > best:
             best, count = worth, position
-        if survival < rate * prices[CHEAPEST + position - 1] or holds(ends, token):
+        if survival < asked * prices[CHEAPEST + position - 1] or holds(ends, token):
             break
         hit(trial, source)
         cells[length + position - 1, 0] = token
@@ -321,9 +319,9 @@ def draft_row(
 
 @compiled(
     "int64(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int64[:, ::1], float64[::1], "
-    "int32[:, :, ::1], float64[:, :, ::1], float64[:, ::1], float32[:, :, :, ::1], float64[::1], "
-    "int32[::1], int32[:, ::1], int64[:, ::1], float64[:, ::1], int32[:, ::1], int32[::1], "
-    "float64[::1])"
+    "float64[:, ::1], int32[:, :, ::1], float64[:, :, ::1], float64[:, ::1], "
+    "float32[:, :, :, ::1], float64[::1], int32[::1], int32[:, ::1], int64[:, ::1], "
+    "float64[:, ::1], int32[:, ::1], int32[::1], float64[::1])"
 )
 def propose(
     cells: Cells,
@@ -331,6 +329,7 @@ def propose(
     lengths: Ints,
     states: Longs,
     credits_: Floats,
+    owns: Floats,
     chains: Ints,
     chances: Floats,
     models: Floats,
@@ -360,6 +359,7 @@ def propose(
             int(rounds[q, 1]),
             states[row],
             credits_[row],
+            owns[row],
             chains[row],
             chances[row],
             models[tenant],
@@ -402,17 +402,10 @@ def learn(chain: Ints, chances: Floats, token: int, model: Floats, tables: Table
             tables[table, slot, 0] += error * step
 
 
-@compiled("float64(float64, int64, float64, float64[::1])")
-def charge(credit: float, num_emitted: int, cost: float, prices: Floats) -> Any:
-    """The credit after a round: tokens emitted less its cost, and the trickle, capped."""
-    earned = max(num_emitted, 1)
-    return min(credit + earned - cost + prices[TRICKLE] * earned, prices[CREDIT_CAP])
-
-
 @compiled(
     "void(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int64, int64, int32[::1], int64, "
-    "int64[:, ::1], float64[::1], int32[:, :, ::1], float64[:, :, ::1], float64[:, ::1], "
-    "float32[:, :, :, ::1], float64[::1])"
+    "int64[:, ::1], float64[::1], float64[:, ::1], int32[:, :, ::1], float64[:, :, ::1], "
+    "float64[:, ::1], float32[:, :, :, ::1], float64[::1])"
 )
 def settle(
     cells: Cells,
@@ -424,6 +417,7 @@ def settle(
     num_draft_tokens: int,
     states: Longs,
     credits_: Floats,
+    owns: Floats,
     chains: Ints,
     chances: Floats,
     models: Floats,
@@ -437,8 +431,7 @@ def settle(
     # Tokens that no round of this session accounts for came one a step.
     unaccounted = max(len(emitted) - 1 - num_draft_tokens, 0)
     cost = prices[1 + num_draft_tokens] + unaccounted
-    model[RATE_TOKENS] = RATE_DECAY * model[RATE_TOKENS] + len(emitted)
-    model[RATE_COST] = RATE_DECAY * model[RATE_COST] + cost
+    note_round(model, owns[row], len(emitted), cost)
     credits_[row] = charge(credits_[row], len(emitted), cost, prices)
     foretold = True
     for k in range(len(emitted)):
@@ -448,6 +441,9 @@ def settle(
             learn(chain, chances[row, k], emitted[k], model, tables[tenant])
             at = FIRST_SCORED + SCORED_SIZE * chain[CHOSEN]
             foretold = chain[at + TOKEN] == emitted[k]
+            if goes_on(state, chain[at + FROM]):
+                chance = chances[row, k, FIRST_PROBABILITY + 2 * chain[CHOSEN]]
+                note_copied(model, chance, not foretold)
             if foretold:
                 hit(state, chain[at + FROM])
                 continue

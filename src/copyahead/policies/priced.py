@@ -17,7 +17,7 @@ import numpy.typing as npt
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import DraftSession, Load
 from copyahead.history import HistoryPool, Tokens
-from copyahead.kernels import features
+from copyahead.kernels import features, pricing
 from copyahead.kernels import priced as kernel
 from copyahead.policies.priced_knobs import PricedKnobs
 from copyahead.policies.prior import shipped
@@ -29,6 +29,12 @@ Prices = npt.NDArray[np.float64]
 MAX_TENANTS = 64
 """Tenants whose statistics are kept, at 0.8 MiB each; the one longest unseen goes first."""
 
+MAX_PRICE_LISTS = 128
+"""Price lists that are kept: a busy engine goes through a few step costs again and again."""
+
+FASTEST_START = 2.0
+"""A new tenant's running rate starts halfway to the fastest a copy can be, and not above this."""
+
 _UNSET_GAP = 1000
 
 
@@ -37,22 +43,17 @@ def price_list(step_cost: StepCost, knobs: PricedKnobs) -> Prices:
 
     The second makes staircases work: one row may cost a step and the next three nothing.
     """
-    prices = np.zeros(kernel.NUM_PRICES)
-    curve = step_cost.curve(kernel.MAX_ROWS)
-    prices[: kernel.MAX_ROWS + 1] = curve
-    rows = np.arange(1, kernel.MAX_ROWS + 1)
-    more = rows[None, :] - rows[:-1, None]
-    further = curve[None, 1:] - curve[1:-1, None]
-    each = np.where(more > 0, further / np.maximum(more, 1), np.inf)
-    prices[kernel.CHEAPEST : kernel.CHEAPEST + kernel.MAX_ROWS - 1] = each.min(axis=1)
-    prices[kernel.THRESHOLD :] = (
-        knobs.threshold,
+    made = np.zeros(pricing.NUM_PRICES)
+    made[: pricing.MAX_ROWS + 1] = step_cost.curve(pricing.MAX_ROWS)
+    pricing.find_cheapest(made)
+    made[pricing.CAUTION :] = (
+        knobs.threshold - 1.0,
         knobs.credit,
         knobs.credit_cap,
         knobs.trickle,
         knobs.max_draft,
     )
-    return prices
+    return made
 
 
 class PricedSession:
@@ -113,8 +114,7 @@ class PricedDrafter:
         self._pool = pool
         self._knobs = knobs or PricedKnobs()
         self._load = cost if isinstance(cost, Load) else Load(step_cost=cost)
-        self._priced = self._load.step_cost
-        self._prices = price_list(self._priced, self._knobs)
+        self._price_lists: dict[StepCost, Prices] = {}
         self._ends = np.array(sorted(end_tokens), dtype=np.int32)
         self._prior = shipped() if prior is None else prior
         self._open: dict[int, PricedSession] = {}
@@ -125,6 +125,7 @@ class PricedDrafter:
         )
         self.states = np.zeros((rows, features.NUM_STATE), dtype=np.int64)
         self.credits = np.zeros(rows)
+        self.owns = np.zeros((rows, pricing.NUM_OWN))
         chain = (rows, kernel.CHAIN_POSITIONS)
         self._chains = np.zeros((*chain, kernel.CHAIN_INTS), dtype=np.int32)
         self._chances = np.zeros((*chain, kernel.CHAIN_FLOATS))
@@ -149,10 +150,13 @@ class PricedDrafter:
     @property
     def prices(self) -> Prices:
         """The price list of the step cost as it is now."""
-        if self._load.step_cost is not self._priced:
-            self._priced = self._load.step_cost
-            self._prices = price_list(self._priced, self._knobs)
-        return self._prices
+        cost = self._load.step_cost
+        known = self._price_lists.get(cost)
+        if known is None:
+            if len(self._price_lists) >= MAX_PRICE_LISTS:
+                self._price_lists.clear()
+            known = self._price_lists[cost] = price_list(cost, self._knobs)
+        return known
 
     def open(
         self, prompt: Tokens, *, slot: int, tenant: str = "", prediction: Tokens = ()
@@ -170,6 +174,7 @@ class PricedDrafter:
             state[features.A_NEXT] = 1
         state[features.TENANT] = self._statistics_of(tenant)
         self.credits[slot] = 0.0
+        self.owns[slot] = 0.0
         session = PricedSession(self, slot)
         self._open[slot] = session
         return session
@@ -241,6 +246,7 @@ class PricedDrafter:
             num_draft_tokens,
             self.states,
             self.credits,
+            self.owns,
             self._chains,
             self._chances,
             self.models,
@@ -268,6 +274,7 @@ class PricedDrafter:
             pool.lengths,
             self.states,
             self.credits,
+            self.owns,
             self._chains,
             self._chances,
             self.models,
@@ -290,6 +297,10 @@ class PricedDrafter:
         place = self._tenants.pop(tenant, None)
         if place is None:
             place = self._new_place()
+            self.models[place] = self._prior
+            fastest = self.prices[pricing.FASTEST]
+            rate = min(FASTEST_START, 1.0 + (fastest - 1.0) / 2.0)
+            self.models[place, features.RATE_TOKENS] = rate * self._prior[features.RATE_COST]
         self._tenants[tenant] = place  # The last one is the one seen last.
         return place
 
@@ -300,11 +311,10 @@ class PricedDrafter:
             for tenant, place in self._tenants.items():
                 if place not in busy:
                     del self._tenants[tenant]
-                    self.models[place] = self._prior
                     self.tables[place] = 0
                     return place
         if used >= len(self.models):
-            models = np.tile(self._prior, (max(1, 2 * used), 1))
+            models = np.zeros((max(1, 2 * used), features.MODEL_SIZE))
             models[:used] = self.models
             tables = np.zeros((len(models), *self.tables.shape[1:]), dtype=np.float32)
             tables[:used] = self.tables

@@ -19,5 +19,9 @@ class PricedKnobs(Knobs):
     credit_cap: float = knob(64.0, 0.0, 65536.0, "most steps of past gains that count as credit")
     trickle: float = knob(0.005, 0.0, 0.1, "credit for every emitted token, so that it recovers")
     threshold: float = knob(
-        1.25, 0.5, 4.0, "tokens a step that a further row must bring, in units of the running rate"
+        1.35,
+        0.5,
+        4.0,
+        "tokens a step that a further row must bring, in units of the running rate, "
+        "where the copy has probably broken",
     )
