@@ -65,7 +65,14 @@ class Chain:
         self.length = -1
         self.closed = 0
 
-    def open(self, prompt: Sequence[Token], *, slot: int, tenant: str = "") -> Chain:
+    def open(
+        self,
+        prompt: Sequence[Token],
+        *,
+        slot: int,
+        tenant: str = "",
+        prediction: Sequence[Token] = (),
+    ) -> Chain:
         return self
 
     def propose(self, limit: int) -> Draft:
