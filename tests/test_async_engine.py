@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 
 import pytest
 
@@ -117,16 +117,24 @@ async def test_the_event_loop_is_free_while_a_pass_runs() -> None:
         await task
 
 
+async def passing(backend: Gated, wanted: Coroutine[None, None, None]) -> None:
+    """Let passes happen, a few at a time, until `wanted` is there."""
+    task = asyncio.ensure_future(wanted)
+    while not task.done():
+        backend.permits.release()
+        await asyncio.sleep(0.002)
+    await task
+
+
 async def test_a_stream_tells_when_it_is_accepted_and_when_it_holds_a_slot() -> None:
     backend = Gated(num_slots=1)
     async with AsyncEngine(Engine(backend)) as engine:
         first, second = engine.generate(LONG), engine.generate(LONG)
-        backend.permits.release(3)
-        await first.started()
-        await second.accepted()
+        await passing(backend, first.started())
+        await passing(backend, second.accepted())
         assert not second._started.is_set()
         with pytest.raises(RequestError, match="prompt is empty"):
-            await engine.generate(Request(prompt=[])).accepted()
+            await passing(backend, engine.generate(Request(prompt=[])).accepted())
         first.close()
         backend.permits.release(1000)
         await second.started()

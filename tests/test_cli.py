@@ -273,7 +273,7 @@ WRONG = {
     "temperature": (["generate", "--prompt", "a", "--temperature", "-1"], "temperature must be"),
     "not a number": (["generate", "--prompt", "a", "--ctx", "x"], "--ctx"),
     "choice": (["generate", "--prompt", "a", "--kv-type", "f12"], "--kv-type"),
-    "bias": (["generate", "--prompt", "a", '--logit-bias={"x": 1}'], "logit_bias"),
+    "bias": (["generate", "--prompt", "a", '--logit-bias={"x": 1}'], "logit"),
     "workload": (["compare", "--workload", "x"], "workload must be one of list"),
     "repeat": (["compare", "--repeat", "0"], "repeat must be"),
     "compare without lookup": (["compare", "--no-lookup"], "compare needs lookup"),

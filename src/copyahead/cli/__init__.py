@@ -7,6 +7,7 @@ Exit status: 0 done; 1 a run failed, or a comparison found a difference where no
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -89,7 +90,8 @@ def main() -> NoReturn:
 
 def _sentence(error: CycloptsError) -> str:
     """What is wrong, in one line, and where to look."""
-    text = " ".join(str(error).split())
+    # What a validating library adds after its own count of errors is about its own types.
+    text = re.sub(r" \d+ validation errors? for .*", "", " ".join(str(error).split()))
     command = " ".join(error.command_chain or ())
     return f"{text} See: {' '.join(filter(None, ('copyahead', command)))} --help"
 
