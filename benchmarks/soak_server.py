@@ -172,7 +172,7 @@ class Soak:
                     return self.report
                 self._alone.append(essence(answer.json()))
             until = time.monotonic() + self._seconds
-            watching = asyncio.create_task(self._watch(http, until, pid))
+            watching = asyncio.create_task(self._watch(until, pid))
             await asyncio.gather(*(self._client(http, until) for _ in range(self._num_clients)))
             await watching
             await self._look_at_the_end(http)
@@ -191,11 +191,17 @@ class Soak:
             except httpx.HTTPError as error:
                 self.report.faults.append(f"connection: {error!r}")
 
+    async def _note(self, status: int) -> None:
+        """Count a status; a client that is told that the server is busy waits a little."""
+        self.report.statuses[status] += 1
+        if status == 429:
+            await asyncio.sleep(self._random.uniform(0.2, 1.0))
+
     async def _broken(self, http: httpx.AsyncClient) -> None:
         path, content = self._random.choice(BROKEN)
         headers = {"content-type": "application/json"}
         answer = await http.post(path, content=content, headers=headers)
-        self.report.statuses[answer.status_code] += 1
+        await self._note(answer.status_code)
         if answer.status_code < 400:
             self.report.faults.append(
                 f"a broken request got {answer.status_code}: {content[:60]!r}"
@@ -207,12 +213,13 @@ class Soak:
             try:
                 seconds = self._random.uniform(0.001, 0.5)
                 answer = await asyncio.wait_for(http.post(path, json=body), seconds)
-                self.report.statuses[answer.status_code] += 1
             except (TimeoutError, httpx.ReadTimeout):
                 self.report.left += 1
+            else:
+                await self._note(answer.status_code)
             return
         async with http.stream("POST", path, json={**body, "stream": True}) as stream:
-            self.report.statuses[stream.status_code] += 1
+            await self._note(stream.status_code)
             left = self._random.randint(0, 3)
             async for _ in stream.aiter_bytes():
                 left -= 1
@@ -225,11 +232,11 @@ class Soak:
         path, body = self._valid[place]
         if self._random.random() < 0.5:
             answer = await http.post(path, json=body)
-            self.report.statuses[answer.status_code] += 1
+            await self._note(answer.status_code)
             got = essence(answer.json()) if answer.status_code == 200 else None
         else:
             answer = await http.post(path, json={**body, "stream": True})
-            self.report.statuses[answer.status_code] += 1
+            await self._note(answer.status_code)
             got = joined(answer.text) if answer.status_code == 200 else None
         if got is None:
             return
@@ -239,16 +246,22 @@ class Soak:
                 f"{path} {place}: {got} instead of {self._alone[place]}"
             )
 
-    async def _watch(self, http: httpx.AsyncClient, until: float, pid: int | None) -> None:
+    async def _watch(self, until: float, pid: int | None) -> None:
+        """Memory, and `/health` by a process of its own: this one has clients to run."""
+        seconds = str(until - time.monotonic())
+        watcher = await asyncio.create_subprocess_exec(
+            sys.executable, __file__, "--watch-health", seconds, "--url", self.url,
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
         while time.monotonic() < until:
-            began = time.perf_counter()
-            answer = await http.get("/health")
-            self.report.health_ms.append(1000 * (time.perf_counter() - began))
-            if answer.status_code != 200:
-                self.report.faults.append(f"/health: {answer.status_code}")
             if pid is not None:
                 self.report.memory_mb.append(memory_mb(pid))
             await asyncio.sleep(0.25)
+        output, _ = await watcher.communicate()
+        if watcher.returncode != 0:
+            self.report.faults.append("/health did not answer with 200 throughout")
+        else:
+            self.report.health_ms = json.loads(output)
 
     async def _look_at_the_end(self, http: httpx.AsyncClient) -> None:
         """Nothing may run or wait any more; what was cancelled last gets a moment."""
@@ -300,6 +313,18 @@ def joined(stream: str) -> list[Any] | None:
     return [_choice(choices[index], choices[index]) for index in sorted(choices)]
 
 
+def watch_health(url: str, seconds: float) -> list[float]:
+    """Milliseconds that `/health` took, four times a second; raises when it fails."""
+    until, taken = time.monotonic() + seconds, []
+    with httpx.Client(base_url=url, timeout=30) as http:
+        while time.monotonic() < until:
+            began = time.perf_counter()
+            http.get("/health").raise_for_status()
+            taken.append(1000 * (time.perf_counter() - began))
+            time.sleep(0.25)
+    return taken
+
+
 def memory_mb(pid: int) -> float:
     """Resident memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -315,7 +340,11 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=40)
     parser.add_argument("--port", type=int, default=18080)
     parser.add_argument("serve", nargs="*", help="arguments of `copyahead serve`, after `--`")
+    parser.add_argument("--watch-health", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.watch_health is not None:
+        print(json.dumps(watch_health(given.url, given.watch_health)))
+        return 0
     url, process = given.url, None
     if url is None:
         url = f"http://127.0.0.1:{given.port}"
