@@ -4,8 +4,8 @@
 
 Without a trace it makes one: edits of files of the standard library, written out whole.
 Every drafter runs in a process of its own, driven by one loop (benchmarks/peers/worker.py). A
-peer that is not installed is named and left out. Replay takes about `--tokens` written tokens of
-each category, evenly chosen sessions, or the first after token 200,000 of a single long one: the
+peer that is not installed is named and left out. Replay takes at most about `--tokens` written
+tokens of each category, whole sessions, or those after token 200,000 of a single long one: the
 slowest peer takes milliseconds a round. Prints a card, and one JSON document as its last line.
 """
 
@@ -36,7 +36,7 @@ LONG = 240_000
 
 
 def chosen(corpus: Corpus, budget: int) -> list[int]:
-    """Requests of evenly chosen sessions; of a lone session, those after token 200,000."""
+    """Requests of sessions in a fixed random order; of a lone one, those after token 200,000."""
     rows: list[int] = []
     for category in range(len(corpus.categories)):
         sessions = corpus.sessions(category)
@@ -45,9 +45,13 @@ def chosen(corpus: Corpus, budget: int) -> list[int]:
             candidates = [r for r in range(first, last) if corpus.requests[r, START] >= AFTER]
             rows += within(corpus, candidates or list(range(first, last)), budget)
             continue
-        total = corpus.written_of(category)
-        stride = max(1, round(total / budget))
-        rows += [row for first, last in sessions[::stride] for row in range(first, last)]
+        left = budget
+        for place in np.random.default_rng(0).permutation(len(sessions)):
+            members = list(range(*sessions[place]))
+            size = int((corpus.requests[members, END] - corpus.requests[members, START]).sum())
+            if size <= left:
+                left -= size
+                rows += members
     return rows
 
 
@@ -112,8 +116,14 @@ def replay_all(names: list[str], options: Any, corpus: Path) -> list[dict[str, A
         else:
             found = work(python, name, corpus, "replay", None)
             rows += replay_rows(name, found, options.cost) if found else []
-        print(f"  {name}", flush=True)
+        show_line(name, rows, options.cost[0])
     return rows
+
+
+def show_line(name: str, rows: list[dict[str, Any]], cost: float) -> None:
+    mine = [row for row in rows if row["drafter"] == name and row["cost"] == cost]
+    shown = ", ".join(f"{row['category']} {row['speedup']:.2f}" for row in mine)
+    print(f"  {name} at {cost:g} a row: {shown}", flush=True)
 
 
 def show_replay(rows: list[dict[str, Any]], costs: list[float]) -> None:
