@@ -19,8 +19,7 @@ _WORKLOADS = ("list", "rename", "prose")
 _SHOWN = "rename"
 _MAX_TOKENS = 240
 _DEFAULT_MODEL = ModelOptions()
-_POLICY = "hysteresis"
-"""Copies as long as it can whatever a row costs: there is something to see on any machine."""
+_POLICY = LookupOptions().policy
 
 
 def demo(
