@@ -138,6 +138,7 @@ def main() -> None:
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--workload", nargs="*", default=["prose", "copy"])
     parser.add_argument("--clients", nargs="*", type=int, default=[1, 4])
+    parser.add_argument("--mode", nargs="*", default=list(MODES), help="of the peer; none first")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--policy", default=LookupOptions().policy)
@@ -152,7 +153,7 @@ def main() -> None:
                 mode: stack.enter_context(
                     peer_server(arguments.peer_python, model, mode, engine, num)
                 )
-                for mode in MODES
+                for mode in arguments.mode
             }
             results += [
                 compare(engine, servers, name, num, arguments) for name in arguments.workload
