@@ -52,12 +52,16 @@ def overhead(model: Path | None, num_requests: int, policy: str) -> dict[str, fl
     with make_engine(timed, lookup=LookupOptions(policy=policy)) as engine:
         text = Path(json.__file__).read_text(encoding="utf-8")[:1200]
         tokens = engine.backend.tokenizer.encode(f"{text}\n\nThe same again:\n\n{text[:200]}")
-        request = Request(prompt=tokens, max_tokens=60, ignore_eos=True)
-        handles = [engine.submit(request, lambda _chunk: None) for _ in range(num_requests)]
-        while any(h.answers[0].num_output_tokens == 0 for h in handles):
+        request = Request(prompt=tokens, max_tokens=900, ignore_eos=True)
+        handles = [engine.submit(request, lambda _chunk: None)]
+        while handles[0].answers[0].num_output_tokens == 0:
             engine.step()
-        steps = []
-        while not any(handle.done for handle in handles):
+        # The others fork the prompt that the first has read.
+        handles += [engine.submit(request, lambda _chunk: None) for _ in range(num_requests - 1)]
+        while any(handle.answers[0].num_output_tokens == 0 for handle in handles):
+            engine.step()
+        steps: list[float] = []
+        while len(steps) < 40 and not any(handle.done for handle in handles):
             began, before = time.perf_counter(), timed.seconds
             engine.step()
             steps.append((time.perf_counter() - began) - (timed.seconds - before))
