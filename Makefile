@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 CMAKE_ARGS ?= -DGGML_NATIVE=OFF
 export CMAKE_ARGS
 
-.PHONY: demo test test-slow check bench bench-server bench-peers docs clean install
+.PHONY: demo test test-slow check bench bench-server bench-http bench-peers docs clean install
 
 demo: $(STAMP)
 	$(BIN)/copyahead demo
@@ -37,6 +37,10 @@ bench-server: $(STAMP) $(PEERS)/.installed
 	$(BIN)/python benchmarks/bench_llama_server.py --peer-python $(PEERS)/bin/python
 
 # Other drafters, in the same environment. TRACES: files to replay; made up when not given.
+# The same over HTTP: time to first token, and several clients.
+bench-http: $(STAMP) $(PEERS)/.installed
+	$(BIN)/python benchmarks/bench_http.py --peer-python $(PEERS)/bin/python
+
 bench-peers: bench-server $(PEERS)/.drafters
 	$(BIN)/python benchmarks/bench_peers.py --peer-python $(PEERS)/bin/python $(TRACES)
 
