@@ -647,3 +647,15 @@ def test_a_wrong_prior_is_refused(change: dict[str, object], message: str) -> No
     prior.model_of(tables)
     with pytest.raises(ConfigError, match=message):
         prior.model_of(tables | change)
+
+
+def test_token_statistics_fill_their_tables() -> None:
+    """Slots of one key and its neighbours are spread, and every table has its own."""
+    first = np.uint64(1)
+    slots = [features.slot_of(features.mixed(first, token)) for token in range(4096)]
+    assert all(0 <= slot < 1 << features.TABLE_BITS for slot in slots)
+    # 4096 keys at random leave 3,624 slots used, give or take 40.
+    assert len(set(slots)) > 3400
+    pairs = [features.slot_of(features.mixed(features.mixed(first, t), 7)) for t in range(4096)]
+    assert len(set(pairs)) > 3400
+    assert len(set(slots) & set(pairs)) < 1200

@@ -36,7 +36,7 @@ SOURCE, MATCH, RANK, ECHO, DISTANCE = 0, 1, 2, 3, 4
 NUM_CANDIDATE_COLUMNS = 5
 MAX_CANDIDATES = 48
 
-# Fitted part of the model.
+# Fitted part of the model: factors, that is exponentials of the prior's tables.
 MATCH_PLACE = 0  # [13 matches][8 places]
 RANK_WEIGHT = MATCH_PLACE + 13 * 8  # [4 match groups][6 ranks]
 OLD_DOCUMENT = RANK_WEIGHT + 4 * 6  # [4 match groups]
@@ -202,27 +202,30 @@ def goes_on(state: Longs, source: int) -> Any:
 
 
 @compiled("float64(float64[::1], int64[::1], int32[:, ::1], int64)")
-def log_weight(model: Floats, state: Longs, candidates: Any, c: int) -> Any:
-    """Natural logarithm of candidate c's weight in the vote."""
+def weight(model: Floats, state: Longs, candidates: Any, c: int) -> Any:
+    """Candidate c's weight in the vote."""
     source, match = candidates[SOURCE, c], candidates[MATCH, c]
     group, fine = match_group(match), fine_match_group(match)
-    total = model[MATCH_PLACE + 8 * match_bucket(match) + place(state, source)]
-    total += model[RANK_WEIGHT + 6 * group + candidates[RANK, c]]
-    total += model[ECHO_WEIGHT + 6 * fine + candidates[ECHO, c]]
-    total += model[DISTANCE_WEIGHT + 8 * fine + candidates[DISTANCE, c]]
+    product = model[MATCH_PLACE + 8 * match_bucket(match) + place(state, source)]
+    product *= model[RANK_WEIGHT + 6 * group + candidates[RANK, c]]
+    product *= model[ECHO_WEIGHT + 6 * fine + candidates[ECHO, c]]
+    product *= model[DISTANCE_WEIGHT + 8 * fine + candidates[DISTANCE, c]]
     if source < state[DOCUMENT]:
-        total += model[OLD_DOCUMENT + group]
-    return total
+        product *= model[OLD_DOCUMENT + group]
+    return product
 
 
-@compiled("int64(int64, int64, int64, int64)")
-def table_slot(table: int, first: int, second: int, third: int) -> Any:
-    """Slot of a token statistic; every table hashes in its own way."""
-    mixed = np.uint64(first + 1) * _MIX_A + np.uint64(table)
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * _MIX_B + np.uint64(second + 1)
-    mixed = (mixed ^ (mixed >> np.uint64(31))) * _MIX_A + np.uint64(third + 1)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_B
-    return np.int64(mixed >> np.uint64(_TABLE_SHIFT))
+@compiled("uint64(uint64, int64)")
+def mixed(key: Any, token: int) -> Any:
+    """A hash of a key and one more token."""
+    word = (key ^ np.uint64(token + 1)) * _MIX_A
+    return (word ^ (word >> np.uint64(32))) * _MIX_B
+
+
+@compiled("int64(uint64)")
+def slot_of(key: Any) -> Any:
+    """Slot of a token statistic."""
+    return np.int64(key >> np.uint64(_TABLE_SHIFT))
 
 
 @compiled("void(int64[::1], int64)")

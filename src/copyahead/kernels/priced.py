@@ -14,7 +14,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from copyahead.kernels.candidates import gather
+import numpy as np
+
+from copyahead.kernels.candidates import gather, read_ahead
 from copyahead.kernels.compiled import compiled
 from copyahead.kernels.features import (
     A_GAP,
@@ -38,12 +40,13 @@ from copyahead.kernels.features import (
     escape_state,
     goes_on,
     hit,
-    log_weight,
     match_bucket,
     match_group,
     miss,
+    mixed,
     position_bucket,
-    table_slot,
+    slot_of,
+    weight,
 )
 from copyahead.kernels.index import MAX_COPY, MAX_MATCH, Cells, Heads, Ints, extend_row
 from copyahead.kernels.pricing import (
@@ -74,6 +77,8 @@ TALLY_TOKEN, TALLY_HEAVIEST, TRIAL = 0, 1, 2
 NUM_SCRATCH_INTS = 3
 TALLY_VOTES, TALLY_WEIGHT = 0, 1
 NUM_SCRATCH_FLOATS = 2
+
+_ONE, _LAST, _PAIR, _REGION = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 
 UNPROVEN_MAX_DRAFT = 32
 PROVEN_RUN = 16
@@ -106,7 +111,7 @@ def tally(
     different = 0
     for c in range(count):
         token = cells[candidates[SOURCE, c], 0]
-        weight = math.exp(log_weight(model, state, candidates, c))
+        votes = weight(model, state, candidates, c)
         t = 0
         while t < different and ints[TALLY_TOKEN, t] != token:
             t += 1
@@ -115,9 +120,9 @@ def tally(
             ints[TALLY_TOKEN, t] = token
             floats[TALLY_VOTES, t] = 0.0
             floats[TALLY_WEIGHT, t] = -1.0
-        floats[TALLY_VOTES, t] += weight
-        if weight > floats[TALLY_WEIGHT, t]:
-            floats[TALLY_WEIGHT, t] = weight
+        floats[TALLY_VOTES, t] += votes
+        if votes > floats[TALLY_WEIGHT, t]:
+            floats[TALLY_WEIGHT, t] = votes
             ints[TALLY_HEAVIEST, t] = c
     return different
 
@@ -129,18 +134,18 @@ def escape(model: Floats, state: Longs, candidates: Ints, count: int, different:
     for c in range(count):
         longest = max(longest, int(candidates[MATCH, c]))
     row = ESCAPE + 5 * match_bucket(longest)
-    return math.exp(model[row + min(different, 5) - 1] + model[ESCAPE_STATE + escape_state(state)])
+    return model[row + min(different, 5) - 1] * model[ESCAPE_STATE + escape_state(state)]
 
 
-@compiled("void(int32[::1], int64, int64, int64, int64, int64)")
-def find_slots(chain: Ints, at: int, token: int, last: int, before: int, source: int) -> None:
-    """Slots of the six token statistics for `token` after `before, last`."""
-    chain[at] = table_slot(0, token, 0, 0)
-    chain[at + 1] = table_slot(1, last, 0, 0)
-    chain[at + 2] = table_slot(2, last, token, 0)
-    chain[at + 3] = table_slot(3, before, last, 0)
-    chain[at + 4] = table_slot(4, source >> 5, 0, 0)
-    chain[at + 5] = table_slot(5, before, last, token)
+@compiled("void(int32[::1], int64, int64, int64, uint64, uint64)")
+def find_slots(chain: Ints, at: int, token: int, source: int, last: Any, pair: Any) -> None:
+    """Slots of the six token statistics for `token`, after the keys of the last and last two."""
+    chain[at] = slot_of(mixed(_ONE, token))
+    chain[at + 1] = slot_of(last)
+    chain[at + 2] = slot_of(mixed(last, token))
+    chain[at + 3] = slot_of(pair)
+    chain[at + 4] = slot_of(mixed(_REGION, source >> 5))
+    chain[at + 5] = slot_of(mixed(pair, token))
 
 
 @compiled("float64(float64[::1], float32[:, :, ::1], int32[::1], int64, float64)")
@@ -179,8 +184,8 @@ def vote(
     total = escape(model, state, candidates, count, different)
     for t in range(different):
         total += floats[TALLY_VOTES, t]
-    last = int(cells[length - 1, 0])
-    before = int(cells[length - 2, 0]) if length >= 2 else -1
+    last = mixed(_LAST, cells[length - 1, 0])
+    pair = mixed(mixed(_PAIR, cells[length - 2, 0] if length >= 2 else -1), cells[length - 1, 0])
     copying = copy_state(state)
     scored, chosen, best = 0, 0, -1.0
     while scored < min(different, MAX_SCORED):
@@ -204,7 +209,7 @@ def vote(
         context = CONTEXT + 8 * match_bucket(match) + copying
         chain[at + CONTEXT_AT] = context + (13 * 8 if scored > 0 else 0)
         chain[at + POSITION_AT] = POSITION + 11 * match_group(match) + position_bucket(position)
-        find_slots(chain, at + SLOTS, token, last, before, source)
+        find_slots(chain, at + SLOTS, token, source, last, pair)
         chance = probability(model, tables, chain, at, log_odds)
         chances[FIRST_PROBABILITY + 2 * scored] = chance
         chances[FIRST_PROBABILITY + 2 * scored + 1] = log_odds
@@ -345,9 +350,11 @@ def propose(
 ) -> Any:
     """Draft for many rows in one call; returns how many tokens in all.
 
-    rounds[q]: row and limit, read; number of tokens, origin, match length, written. The drafts
-    go to `tokens` and `survivals`, end to end.
+    rounds[q]: row and limit, read; number of tokens, origin, match length, written; the rest is
+    scratch. The drafts go to `tokens` and `survivals`, end to end.
     """
+    if len(rounds) > 1:
+        read_ahead(cells, heads, lengths, rounds)
     total = 0
     for q in range(len(rounds)):
         row = rounds[q, 0]

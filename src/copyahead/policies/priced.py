@@ -19,10 +19,11 @@ from copyahead.contracts import DraftSession, Load
 from copyahead.history import HistoryPool, Tokens
 from copyahead.kernels import features, pricing
 from copyahead.kernels import priced as kernel
+from copyahead.kernels.candidates import NUM_ROUND_COLUMNS
 from copyahead.policies.priced_knobs import PricedKnobs
 from copyahead.policies.prior import shipped
 from copyahead.step_cost import StepCost
-from copyahead.types import NO_DRAFT, Draft, Source, Token
+from copyahead.types import NO_DRAFT, Draft, Token
 
 Prices = npt.NDArray[np.float64]
 
@@ -133,7 +134,7 @@ class PricedDrafter:
         self._candidates = np.zeros((features.NUM_CANDIDATE_COLUMNS, width), dtype=np.int32)
         self._ints = np.zeros((kernel.NUM_SCRATCH_INTS, width), dtype=np.int64)
         self._floats = np.zeros((kernel.NUM_SCRATCH_FLOATS, width))
-        self._rounds = np.zeros((rows, 5), dtype=np.int32)
+        self._rounds = np.zeros((rows, NUM_ROUND_COLUMNS), dtype=np.int32)
         self._one_round = self._rounds[:1]
         self._tokens = np.zeros(rows * MAX_DRAFT_TOKENS, dtype=np.int32)
         self._survivals = np.zeros(rows * MAX_DRAFT_TOKENS)
@@ -193,10 +194,11 @@ class PricedDrafter:
         session.priced_at(prices)
         if self._draft(rounds, prices) == 0:
             return NO_DRAFT
-        row, _, count, origin, match = rounds[0].tolist()
+        _, _, count, origin, match, *_ = rounds[0].tolist()
         tokens = tuple(self._tokens[:count].tolist())
         survivals = tuple(self._survivals[:count].tolist())
-        return Draft(tokens, self._source(row, origin), match, survivals, origin)
+        source = self._pool.source(session.row, origin)
+        return Draft(tokens, source, match, survivals, origin)
 
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         """See `contracts.Drafter.propose_batch`: one kernel call for all."""
@@ -213,14 +215,15 @@ class PricedDrafter:
         found = rounds.tolist()
         tokens = tuple(self._tokens[:total].tolist())
         survivals = tuple(self._survivals[:total].tolist())
+        source_of = self._pool.source
         drafts = []
         start = 0
-        for row, _, count, origin, match in found:
+        for row, _, count, origin, match, *_ in found:
             end = start + count
             drafts.append(
                 Draft(
                     tokens[start:end],
-                    self._source(row, origin),
+                    source_of(row, origin),
                     match,
                     survivals[start:end],
                     origin,
@@ -288,9 +291,6 @@ class PricedDrafter:
             self._tokens,
             self._survivals,
         )
-
-    def _source(self, row: int, origin: int) -> Source:
-        return self._pool.source(row, origin)
 
     def _statistics_of(self, tenant: str) -> int:
         """The tenant's place in `models` and `tables`; a new tenant starts from the prior."""

@@ -42,6 +42,7 @@ def model_of(tables: dict[str, Any]) -> npt.NDArray[np.float64]:
         if values.shape != shape or not np.isfinite(values).all():
             raise ConfigError(f"table {name} of the prior must be finite and of shape {shape}")
         model[start : start + values.size] = values.ravel()
+    model[: features.SLOPE] = np.exp(model[: features.SLOPE])
     model[features.RATE_TOKENS] = 2 * RATE_WEIGHT
     model[features.RATE_COST] = RATE_WEIGHT
     return model
