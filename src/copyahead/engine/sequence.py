@@ -60,6 +60,7 @@ class Sequence:
         self._early = np.asarray(sorted(self._stop_tokens), dtype=np.int64)
         bias = request.sampling.logit_bias
         self._barred = np.asarray([t for t, b in bias.items() if b <= -100.0], dtype=np.int64)
+        self._masked = bool(request.min_tokens or grammar is not None or len(self._barred))
         self._text = TextStream(tokenizer, request.stop)
         room = context_size - self.num_prompt_tokens
         self.max_tokens = room if request.max_tokens is None else min(request.max_tokens, room)
@@ -94,11 +95,13 @@ class Sequence:
 
     def choose(self, logits: Logits, drafted: Token | None) -> Token:
         """The token for the next place, from its row of logits (overwritten)."""
-        # A row may be wider than the vocabulary: what lies beyond is padding, not tokens.
-        logits[self._num_ids :] = -np.inf
+        if len(logits) > self._num_ids:
+            # A row may be wider than the vocabulary: what lies beyond is padding, not tokens.
+            logits[self._num_ids :] = -np.inf
         if self.request.logprobs is not None:
             reported = _Logprobs(logits, self.request.logprobs)
-        self._mask(logits)
+        if self._masked:
+            self._mask(logits)
         token = self.sampler.sample(logits)
         if self.request.logprobs is not None:
             self._new_logprobs.append(reported.entry(token))

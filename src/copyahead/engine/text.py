@@ -39,9 +39,12 @@ class TextStream:
         piece = self._decoder.decode(self._token_bytes(token))
         if not piece:
             return False
+        if not self._stops:
+            self._show(piece, copied)
+            return False
         self._held.append((piece, copied))
         self._held_text += piece
-        if may_stop and self._stops:
+        if may_stop:
             end = self._stop_start(len(piece))
             if end is not None:
                 self._release(end)
@@ -91,7 +94,10 @@ class TextStream:
                 self._held[0] = (piece[count:], copied)
                 piece = piece[:count]
             count -= len(piece)
-            if self._ready and self._ready[-1][1] == copied:
-                self._ready[-1] = (self._ready[-1][0] + piece, copied)
-            else:
-                self._ready.append((piece, copied))
+            self._show(piece, copied)
+
+    def _show(self, piece: str, copied: bool) -> None:
+        if self._ready and self._ready[-1][1] == copied:
+            self._ready[-1] = (self._ready[-1][0] + piece, copied)
+        else:
+            self._ready.append((piece, copied))
