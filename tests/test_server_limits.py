@@ -311,6 +311,7 @@ def test_metrics_count_what_happened() -> None:
         assert value("vllm:request_success_total", finished_reason="stop") == 1
         assert value("copyahead:requests_refused_total", code="invalid_value") == 1
         assert value("vllm:num_requests_running") == 0
+        assert 0 < value("vllm:kv_cache_usage_perc") < 1
         assert value("copyahead:exact_rows", level="exact") == 64
         assert value("vllm:time_to_first_token_seconds_count") == 1
         by_source = sum(

@@ -356,6 +356,12 @@ class Engine:
         return len(self._handles)
 
     @property
+    def cells_in_use(self) -> float:
+        """The share of the backend's cells that hold something, kept prefixes included."""
+        num_cells = self.backend.capabilities.num_cells
+        return (num_cells - self._slots.free_cells) / num_cells
+
+    @property
     def max_draft_tokens(self) -> int:
         """Longest draft that the backend and the options allow; 0 when nothing is drafted."""
         return self._max_draft

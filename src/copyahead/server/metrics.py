@@ -31,7 +31,14 @@ _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 class Metrics:
     """The counters of one server, in a registry of its own."""
 
-    def __init__(self, model: str, queue: Queue, exactness: Exactness | None) -> None:
+    def __init__(
+        self,
+        model: str,
+        queue: Queue,
+        exactness: Exactness | None,
+        cells_in_use: Callable[[], float],
+    ) -> None:
+        """`cells_in_use`: the share of the KV cells that hold something, from 0 to 1."""
         # Otherwise every counter has a twin that says when it was made.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
@@ -41,6 +48,8 @@ class Metrics:
         self._times()
         self._copying()
         level = exactness.level if exactness is not None else "not_measured"
+        for name in ("vllm:kv_cache_usage_perc", "llamacpp:kv_cache_usage_ratio"):
+            self._watch(name, "Share of the KV cells that hold something", cells_in_use)
         rows = exactness.rows if exactness is not None else 0
         gauge = self._gauge("copyahead:exact_rows", "Rows of a pass proven exact", "level")
         gauge.labels(model, level).set(rows)

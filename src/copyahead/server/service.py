@@ -74,7 +74,12 @@ class Service:
         # Read once, and here: the backend's own cache is filled by the engine's thread.
         self.pieces = [self.tokenizer.token_bytes(t) for t in range(self.tokenizer.vocab_size)]
         self.queue = Queue(self.capabilities.num_slots, options.limits)
-        self.metrics = Metrics(options.model_name, self.queue, self.backend.exactness)
+        self.metrics = Metrics(
+            options.model_name,
+            self.queue,
+            self.backend.exactness,
+            lambda: engine.engine.cells_in_use,
+        )
         self.recorder: Recorder | None = None
         self.template = template
 
