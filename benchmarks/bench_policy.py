@@ -134,7 +134,11 @@ class Score:
 
 def replay(turns: list[Turn], policy: str, cost: StepCost, size: int) -> Score:
     longest = max(turn.end for turn in turns)
-    drafter = make_drafter(policy, HistoryPool(1, longest, size), cost)
+    return replay_with(make_drafter(policy, HistoryPool(1, longest, size), cost), turns, cost)
+
+
+def replay_with(drafter: Drafter, turns: list[Turn], cost: StepCost) -> Score:
+    """Let `drafter` draft against every turn, one after another."""
     price = cost.curve(65).tolist()
     score = Score()
     for turn in turns:
