@@ -179,6 +179,7 @@ def _banner(service: Service, lookup: LookupOptions, url: str) -> str:
         f"slots: {capabilities.num_slots}",
         output.level(service.backend.exactness),
         f"lookup: {_lookup_line(service.engine.engine, lookup)}",
+        "shared store: none, requests are copied from their own text only",
         f"chat template: {'ChatML' if service.template.source == CHATML else 'the model has one'}",
         f"keys: {keys or 'none, everybody on this address may ask'}",
         f"address: {url} (OpenAI clients: {url}/v1)",
