@@ -23,11 +23,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
+from bench_llama_server import peer_server
 
 from copyahead.models import find_model
 from copyahead.workloads import workload
-
-PEER = Path(__file__).with_name("llama_server_peer.py")
 
 
 class Timing(msgspec.Struct):
@@ -58,21 +57,6 @@ def own_server(model: Path, lookup: bool, parallel: int) -> Iterator[str]:
     try:
         _wait(address)
         yield address
-    finally:
-        process.kill()
-        process.wait()
-
-
-@contextmanager
-def peer_server(python: str, model: Path, mode: str, parallel: int) -> Iterator[str]:
-    """The address of llama.cpp's server."""
-    command = [python, str(PEER), str(model), "--mode", mode, "--parallel", str(parallel)]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    try:
-        assert process.stdout is not None
-        yield json.loads(process.stdout.readline())["address"]
     finally:
         process.kill()
         process.wait()

@@ -32,10 +32,10 @@ MODES = ("none", "simple", "mod", "map_k")
 
 
 @contextmanager
-def peer_server(python: str, model: Path, mode: str, engine: Engine, num: int) -> Iterator[str]:
+def peer_server(python: str, model: Path, mode: str, num: int, ctx: int = 4096) -> Iterator[str]:
     """The address of a running server."""
     command = [python, str(PEER), str(model), "--mode", mode, "--parallel", str(num)]
-    command += ["--ctx", str(engine.backend.capabilities.context_size), "--threads", "2"]
+    command += ["--ctx", str(ctx), "--threads", "2"]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -158,9 +158,7 @@ def main() -> None:
         engine = make_engine(load(model, options), lookup=LookupOptions(policy=arguments.policy))
         with engine, ExitStack() as stack:
             servers = {
-                mode: stack.enter_context(
-                    peer_server(arguments.peer_python, model, mode, engine, num)
-                )
+                mode: stack.enter_context(peer_server(arguments.peer_python, model, mode, num))
                 for mode in arguments.mode
             }
             results += [
