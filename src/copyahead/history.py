@@ -8,6 +8,9 @@ A pool is used by one thread at a time.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import mmap
 import struct
 from collections.abc import Sequence
 
@@ -35,6 +38,21 @@ _SLACK = index.MAX_COPY + 1
 _MAX_CAPACITY = 2**31 - 1 - _SLACK
 
 
+def untouched(shape: tuple[int, ...]) -> npt.NDArray[np.int32]:
+    """Zeros that take no memory until they are touched, then in large pages where there are any.
+
+    A prompt into a fresh row pays for every page once: with pages of 2 MiB four times less.
+    """
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(shape, dtype=np.int32)
+    size = math.prod(shape) * np.dtype(np.int32).itemsize
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # Refused by a system that was built without large pages.
+    with contextlib.suppress(OSError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype=np.int32).reshape(shape)
+
+
 class HistoryPool:
     """Rows of tokens with an index of the places where their last tokens occurred before."""
 
@@ -54,9 +72,8 @@ class HistoryPool:
         self.num_rows = num_rows
         self.capacity = capacity
         self.vocab_size = vocab_size
-        # np.zeros maps pages that the system hands out, zeroed, when they are first touched.
-        self.cells = np.zeros((num_rows, capacity + _SLACK, index.NUM_COLUMNS), dtype=np.int32)
-        self.heads = np.zeros((num_rows, index.NUM_CHAINS, 1 << index.HASH_BITS), dtype=np.int32)
+        self.cells = untouched((num_rows, capacity + _SLACK, index.NUM_COLUMNS))
+        self.heads = untouched((num_rows, index.NUM_CHAINS, 1 << index.HASH_BITS))
         self.lengths = np.zeros(num_rows, dtype=np.int32)
         self._prompt_lengths = [0] * num_rows
         self._prompt_starts = [0] * num_rows

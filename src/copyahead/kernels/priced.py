@@ -325,8 +325,8 @@ def draft_row(
 @compiled(
     "int64(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int64[:, ::1], float64[::1], "
     "float64[:, ::1], int32[:, :, ::1], float64[:, :, ::1], float64[:, ::1], "
-    "float32[:, :, :, ::1], float64[::1], int32[::1], int32[:, ::1], int64[:, ::1], "
-    "float64[:, ::1], int32[:, ::1], int32[::1], float64[::1])"
+    "float32[:, :, :, ::1], int32[::1], int32[:, ::1], int64[:, ::1], float64[:, ::1], "
+    "int32[::1], float64[::1], float64[::1], int32[:, ::1])"
 )
 def propose(
     cells: Cells,
@@ -339,14 +339,14 @@ def propose(
     chances: Floats,
     models: Floats,
     tables: Tables,
-    prices: Floats,
     ends: Ints,
     candidates: Ints,
     ints: Longs,
     floats: Floats,
-    rounds: Ints,
     tokens: Ints,
     survivals: Floats,
+    prices: Floats,
+    rounds: Ints,
 ) -> Any:
     """Draft for many rows in one call; returns how many tokens in all.
 
@@ -363,7 +363,7 @@ def propose(
             cells[row],
             heads[row],
             int(lengths[row]),
-            int(rounds[q, 1]),
+            max(int(rounds[q, 1]), 0),
             states[row],
             credits_[row],
             owns[row],

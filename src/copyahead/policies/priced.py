@@ -9,6 +9,8 @@ seen, so tenants never share them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from struct import Struct
 from typing import cast
 
 import numpy as np
@@ -20,6 +22,7 @@ from copyahead.history import HistoryPool, Tokens
 from copyahead.kernels import features, pricing
 from copyahead.kernels import priced as kernel
 from copyahead.kernels.candidates import NUM_ROUND_COLUMNS
+from copyahead.kernels.compiled import entry_point
 from copyahead.policies.priced_knobs import PricedKnobs
 from copyahead.policies.prior import shipped
 from copyahead.step_cost import StepCost
@@ -37,6 +40,13 @@ FASTEST_START = 2.0
 """A new tenant's running rate starts halfway to the fastest a copy can be, and not above this."""
 
 _UNSET_GAP = 1000
+
+# A draft is made in a microsecond, so its parts are unpacked straight into tuples.
+_propose = entry_point(kernel.propose)
+_ASK = Struct("2i").pack_into
+_FOUND = partial(Struct("3i").unpack_from, offset=2 * 4)
+_TOKENS = [Struct(f"{count}i").unpack_from for count in range(MAX_DRAFT_TOKENS + 1)]
+_SURVIVALS = [Struct(f"{count}d").unpack_from for count in range(MAX_DRAFT_TOKENS + 1)]
 
 
 def price_list(step_cost: StepCost, knobs: PricedKnobs) -> Prices:
@@ -116,6 +126,10 @@ class PricedDrafter:
         self._knobs = knobs or PricedKnobs()
         self._load = cost if isinstance(cost, Load) else Load(step_cost=cost)
         self._price_lists: dict[StepCost, Prices] = {}
+        self._priced_cost = self._load.step_cost
+        self._priced = self._price_lists[self._priced_cost] = price_list(
+            self._priced_cost, self._knobs
+        )
         self._ends = np.array(sorted(end_tokens), dtype=np.int32)
         self._prior = shipped() if prior is None else prior
         self._open: dict[int, PricedSession] = {}
@@ -135,9 +149,13 @@ class PricedDrafter:
         self._ints = np.zeros((kernel.NUM_SCRATCH_INTS, width), dtype=np.int64)
         self._floats = np.zeros((kernel.NUM_SCRATCH_FLOATS, width))
         self._rounds = np.zeros((rows, NUM_ROUND_COLUMNS), dtype=np.int32)
-        self._one_round = self._rounds[:1]
         self._tokens = np.zeros(rows * MAX_DRAFT_TOKENS, dtype=np.int32)
         self._survivals = np.zeros(rows * MAX_DRAFT_TOKENS)
+        # What one session alone asks and gets, as the bytes behind these arrays.
+        self._one_round = self._rounds[:1]
+        self._round_bytes = self._one_round.data
+        self._token_bytes, self._survival_bytes = self._tokens.data, self._survivals.data
+        self._bind()
 
     @property
     def step_cost(self) -> StepCost:
@@ -152,11 +170,14 @@ class PricedDrafter:
     def prices(self) -> Prices:
         """The price list of the step cost as it is now."""
         cost = self._load.step_cost
+        if cost is self._priced_cost:
+            return self._priced
         known = self._price_lists.get(cost)
         if known is None:
             if len(self._price_lists) >= MAX_PRICE_LISTS:
                 self._price_lists.clear()
             known = self._price_lists[cost] = price_list(cost, self._knobs)
+        self._priced_cost, self._priced = cost, known
         return known
 
     def open(
@@ -187,18 +208,19 @@ class PricedDrafter:
 
     def propose(self, session: PricedSession, limit: int) -> Draft:
         """One session's draft."""
-        rounds = self._one_round
-        rounds[0, 0] = session.row
-        rounds[0, 1] = limit if limit > 0 else 0
+        _ASK(self._round_bytes, 0, session.row, limit)
         prices = self.prices
         session.priced_at(prices)
-        if self._draft(rounds, prices) == 0:
+        if _propose(*self._arguments, prices, self._one_round) == 0:
             return NO_DRAFT
-        _, _, count, origin, match, *_ = rounds[0].tolist()
-        tokens = tuple(self._tokens[:count].tolist())
-        survivals = tuple(self._survivals[:count].tolist())
-        source = self._pool.source(session.row, origin)
-        return Draft(tokens, source, match, survivals, origin)
+        count, origin, match = _FOUND(self._round_bytes)
+        return Draft(
+            _TOKENS[count](self._token_bytes),
+            self._pool.source(session.row, origin),
+            match,
+            _SURVIVALS[count](self._survival_bytes),
+            origin,
+        )
 
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         """See `contracts.Drafter.propose_batch`: one kernel call for all."""
@@ -206,31 +228,23 @@ class PricedDrafter:
             return []
         mine = cast("Sequence[PricedSession]", sessions)
         prices = self.prices
-        for session in mine:
-            session.priced_at(prices)
         rounds = self._rounds[: len(mine)]
         rounds[:, 0] = [session.row for session in mine]
-        rounds[:, 1] = [max(limit, 0) for limit in limits]
-        total = self._draft(rounds, prices)
-        found = rounds.tolist()
+        rounds[:, 1] = limits
+        total = _propose(*self._arguments, prices, rounds)
         tokens = tuple(self._tokens[:total].tolist())
         survivals = tuple(self._survivals[:total].tolist())
         source_of = self._pool.source
         drafts = []
         start = 0
-        for row, _, count, origin, match, *_ in found:
+        for session, (count, origin, match) in zip(mine, rounds[:, 2:5].tolist(), strict=True):
+            session.priced_at(prices)
+            if count == 0:
+                drafts.append(NO_DRAFT)
+                continue
             end = start + count
-            drafts.append(
-                Draft(
-                    tokens[start:end],
-                    source_of(row, origin),
-                    match,
-                    survivals[start:end],
-                    origin,
-                )
-                if count
-                else NO_DRAFT
-            )
+            source = source_of(session.row, origin)
+            drafts.append(Draft(tokens[start:end], source, match, survivals[start:end], origin))
             start = end
         return drafts
 
@@ -268,10 +282,10 @@ class PricedDrafter:
             state[features.B_GAP] = _UNSET_GAP
             state[features.CHAIN_LENGTH] = 0
 
-    def _draft(self, rounds: npt.NDArray[np.int32], prices: Prices) -> int:
-        """Draft for all rows of `rounds`; returns how many tokens in all."""
+    def _bind(self) -> None:
+        """Gather what every call of the kernel gets; again whenever one of the arrays is new."""
         pool = self._pool
-        return kernel.propose(  # type: ignore[no-any-return]
+        self._arguments = (
             pool.cells,
             pool.heads,
             pool.lengths,
@@ -282,12 +296,10 @@ class PricedDrafter:
             self._chances,
             self.models,
             self.tables,
-            prices,
             self._ends,
             self._candidates,
             self._ints,
             self._floats,
-            rounds,
             self._tokens,
             self._survivals,
         )
@@ -319,4 +331,5 @@ class PricedDrafter:
             tables = np.zeros((len(models), *self.tables.shape[1:]), dtype=np.float32)
             tables[:used] = self.tables
             self.models, self.tables = models, tables
+            self._bind()
         return used
