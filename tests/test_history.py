@@ -105,17 +105,22 @@ def test_every_search_equals_the_plain_scan(
     assert pool.search_batch(rows, wanted) == singly
 
 
+def slot(hashed: int) -> int:
+    return int(index.slot_of_hash(np.uint64(hashed), 1 << index.HASH_BITS))
+
+
 def test_small_alphabets_do_not_collide() -> None:
     """Or the bounded searches above could differ from the plain scan by right."""
-    pairs = {index.hash_pair(*key) for key in product(range(VOCAB), repeat=2)}
-    fours = {index.hash_four(*key) for key in product(range(VOCAB), repeat=4)}
+    pairs = {slot(index.hash_pair(*key)) for key in product(range(VOCAB), repeat=2)}
+    fours = {slot(index.hash_four(*key)) for key in product(range(VOCAB), repeat=4)}
     assert (len(pairs), len(fours)) == (VOCAB**2, VOCAB**4)
 
 
-def colliding_pairs(count: int) -> list[tuple[int, int]]:
+def colliding_pairs(count: int) -> list[tuple[int, ...]]:
     """Different 2-token keys in one slot."""
-    wanted = index.hash_pair(1, 2)
-    pairs = ((a, b) for a in range(3000) for b in range(3000) if index.hash_pair(a, b) == wanted)
+    wanted = slot(index.hash_pair(1, 2))
+    keys = product(range(3000), repeat=2)
+    pairs = (key for key in keys if slot(index.hash_pair(*key)) == wanted)
     return [pair for pair, _ in zip(pairs, range(count), strict=False)]
 
 

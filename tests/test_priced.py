@@ -19,7 +19,7 @@ from copyahead.policies.priced import MAX_TENANTS, PricedDrafter, PricedSession,
 from copyahead.policies.priced_knobs import PricedKnobs
 from copyahead.step_cost import StepCost
 from copyahead.types import NO_DRAFT, Draft, Source
-from tests.naive import NaiveHistory
+from tests.naive import NaiveHistory, texts
 
 CHEAP = StepCost.linear(0.03)
 VOCAB = 1000
@@ -503,7 +503,7 @@ def test_candidates_by_key_are_those_of_a_plain_scan(text: list[int]) -> None:
     pool = HistoryPool(1, 200, 4)
     pool.attach(0, text)
     rows = np.zeros((features.NUM_CANDIDATE_COLUMNS, features.MAX_CANDIDATES), dtype=np.int32)
-    count = candidates.gather_by_key(pool.cells[0], pool.heads[0], len(text), rows, 0)
+    count = candidates.gather_by_key(*texts(pool), rows, 0)
     columns = (features.SOURCE, features.MATCH, features.RANK)
     found = [tuple(int(rows[column, c]) for column in columns) for c in range(count)]
     history = NaiveHistory(4)
@@ -527,7 +527,7 @@ def test_candidates_stay_within_their_room(
     state = np.zeros(features.NUM_STATE, dtype=np.int64)
     state[:6] = (min(a, len(text) - 1), a_gap, 4, min(b, len(text) - 1), b_gap, 4)
     rows = np.zeros((features.NUM_CANDIDATE_COLUMNS, features.MAX_CANDIDATES), dtype=np.int32)
-    count = candidates.gather(pool.cells[0], pool.heads[0], len(text), state, rows)
+    count = candidates.gather(*texts(pool), state, rows)
     assert count <= 24 + 16 + 3 <= features.MAX_CANDIDATES
     sources = rows[features.SOURCE, :count]
     assert ((sources >= 0) & (sources < len(text))).all()
@@ -559,7 +559,7 @@ def test_the_echo_of_a_match() -> None:
         pool.attach(0, text)
         cells = pool.cells[0]
         match = 2
-        return int(candidates.echo(cells, source - 1, len(text) - 1, match))
+        return int(candidates.echo(cells, source - 1, cells, len(text) - 1, match))
 
     left = [10, 11, 12, 13, 14]
     assert echo([*left, 50, 1, 2, 90, *left, 51, 1, 2], 8) == 5

@@ -13,7 +13,7 @@ import pytest
 
 from copyahead.cli import run
 from copyahead.cli.serve import ServedModelOptions, _banner
-from copyahead.config import LookupOptions
+from copyahead.config import LookupOptions, SharedOptions
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.loading import make_engine
 from copyahead.server.service import ServerOptions, Service
@@ -57,12 +57,18 @@ def test_four_slots_unless_told_otherwise() -> None:
     assert ServedModelOptions(ctx=512).parallel == 4
 
 
-def banner(backend: FakeBackend, lookup: LookupOptions, keys: tuple[str, ...] = ()) -> str:
-    engine = AsyncEngine(make_engine(backend, lookup=lookup))
+def banner(
+    backend: FakeBackend,
+    lookup: LookupOptions,
+    keys: tuple[str, ...] = (),
+    shared: SharedOptions | None = None,
+) -> str:
+    shared = shared or SharedOptions()
+    engine = AsyncEngine(make_engine(backend, lookup=lookup, shared=shared))
     options = ServerOptions(model_name="toy", api_keys=keys)
     service = Service(engine, options, toy_template())
     try:
-        return _banner(service, lookup, "http://127.0.0.1:1")
+        return _banner(service, lookup, shared, "http://127.0.0.1:1")
     finally:
         service.close()
 
@@ -73,6 +79,12 @@ def test_the_start_says_what_is_served_and_how() -> None:
     for part in ("model: toy", "context: 2048", "slots: 4", "exact up to 64 rows",
                  "lookup: on, policy fixed", "keys: 1", "http://127.0.0.1:1/v1"):  # fmt: skip
         assert part in text
+    assert "shared store: off" in text
+    shared = SharedOptions(shared=True, shared_tokens=5000)
+    assert "shared store: 5000 tokens a tenant" in banner(
+        toy_backend(), LookupOptions(policy="fixed"), shared=shared
+    )
+    assert "shared store: off" in banner(toy_backend(), LookupOptions(lookup=False), shared=shared)
     assert "keys: none" in banner(toy_backend(), LookupOptions(lookup=False))
 
 

@@ -13,6 +13,7 @@ from copyahead.kernels import features, fitting
 from copyahead.kernels import priced as kernel
 from copyahead.kernels.candidates import gather
 from copyahead.policies import prior, training
+from tests.naive import texts
 
 VOCAB = 4
 
@@ -32,16 +33,15 @@ class Position:
         self.candidates = np.zeros((features.NUM_CANDIDATE_COLUMNS, width), dtype=np.int32)
         self.ints = np.zeros((kernel.NUM_SCRATCH_INTS, width), dtype=np.int64)
         self.floats = np.zeros((kernel.NUM_SCRATCH_FLOATS, width))
-        cells, heads = self.pool.cells[0], self.pool.heads[0]
-        self.count = gather(cells, heads, len(text), self.state, self.candidates)
+        self.count = gather(*texts(self.pool), self.state, self.candidates)
         self.truth = rng.randrange(VOCAB)
 
     def loss(self, logs: np.ndarray, gradient: np.ndarray) -> float:
         model = np.zeros(features.MODEL_SIZE)
         model[: features.SLOPE] = np.exp(logs)
-        cells = self.pool.cells[0]
+        cells, shared = self.pool.cells[0], self.pool.shared.cells[0]
         scratch = (self.ints, self.floats, gradient)
-        args = (cells, model, self.state, self.candidates, self.count, self.truth, *scratch)
+        args = (cells, shared, model, self.state, self.candidates, self.count, self.truth, *scratch)
         return float(fitting.add_gradient(*args))
 
 

@@ -83,3 +83,16 @@ class LookupOptions:
             MAX_DRAFT_TOKENS,
             "; to draft nothing use --no-lookup",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedOptions:
+    """Whether requests also copy from text of others, always of the same tenant."""
+
+    shared: bool = False
+    """Also copy from other conversations of the same tenant (API key)."""
+    shared_tokens: int = 2**20
+    """Tokens of other conversations to keep for each tenant, at 16 bytes each; the oldest go."""
+
+    def __post_init__(self) -> None:
+        check_range("shared_tokens", self.shared_tokens, 1024, 2**26)

@@ -8,9 +8,6 @@ A pool is used by one thread at a time.
 
 from __future__ import annotations
 
-import contextlib
-import math
-import mmap
 import struct
 from collections.abc import Sequence
 
@@ -20,6 +17,8 @@ import numpy.typing as npt
 from copyahead.contracts import Query
 from copyahead.errors import ConfigError, RequestError
 from copyahead.kernels import index
+from copyahead.memory import untouched
+from copyahead.shared import NoStore, SharedStore
 from copyahead.types import NO_DRAFT, Draft, Source, Token
 
 Tokens = Sequence[Token] | npt.NDArray[np.integer]
@@ -32,35 +31,26 @@ _Packed = tuple[Query, tuple[int, int, int, int, int], bytes]
 """A query, and its fields as a kernel wants them: keys, min_match, winner, candidates, tokens."""
 
 _WINNERS = {"longest": index.LONGEST, "newest": index.NEWEST, "furthest": index.FURTHEST}
+_SAME_CONVERSATION = 64
+"""Of a conversation that has fewer tokens in common with the next one, all is forgotten."""
 _MAX_KEYS = 7
 _MAX_KEY = 15
 _SLACK = index.MAX_COPY + 1
-_MAX_CAPACITY = 2**31 - 1 - _SLACK
-
-
-def untouched(shape: tuple[int, ...]) -> npt.NDArray[np.int32]:
-    """Zeros that take no memory until they are touched, then in large pages where there are any.
-
-    A prompt into a fresh row pays for every page once: with pages of 2 MiB four times less.
-    """
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return np.zeros(shape, dtype=np.int32)
-    size = math.prod(shape) * np.dtype(np.int32).itemsize
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # Refused by a system that was built without large pages.
-    with contextlib.suppress(OSError):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, dtype=np.int32).reshape(shape)
+_MAX_CAPACITY = index.SHARED - _SLACK
 
 
 class HistoryPool:
     """Rows of tokens with an index of the places where their last tokens occurred before."""
 
-    def __init__(self, num_rows: int, capacity: int, vocab_size: int) -> None:
+    def __init__(
+        self, num_rows: int, capacity: int, vocab_size: int, store: SharedStore | None = None
+    ) -> None:
         """Room for `capacity` tokens in each of `num_rows` rows.
 
         `capacity` is the longest prompt and answer together. Tokens below 0, or not below
         `vocab_size`, are barriers: kept in place, never matched, never proposed.
+
+        `store` gets what a row forgets, and is searched where the row itself has nothing.
         """
         for name, value, high in (
             ("num_rows", num_rows, 2**20),
@@ -75,6 +65,14 @@ class HistoryPool:
         self.cells = untouched((num_rows, capacity + _SLACK, index.NUM_COLUMNS))
         self.heads = untouched((num_rows, index.NUM_CHAINS, 1 << index.HASH_BITS))
         self.lengths = np.zeros(num_rows, dtype=np.int32)
+        self._store = store
+        self.shared: SharedStore | NoStore = store or NoStore()
+        """The store's arrays, for kernels: empty ones where nothing is shared."""
+        text = (self.cells, self.heads, self.lengths)
+        self._arrays = (*text, self.shared.cells, self.shared.heads, self.shared.ends)
+        # Whose text each row holds, and the scope it may copy from while a session is open.
+        self._tenants = [""] * num_rows
+        self._scopes: list[int | None] = [None] * num_rows
         self._prompt_lengths = [0] * num_rows
         self._prompt_starts = [0] * num_rows
         self._out = np.zeros(2 + index.MAX_COPY, dtype=np.int32)
@@ -97,7 +95,9 @@ class HistoryPool:
         return self._prompt_starts[row]
 
     def source(self, row: int, origin: int) -> Source:
-        """What kind of text position `origin` of the row belongs to."""
+        """What kind of text place `origin` belongs to."""
+        if origin >= index.SHARED:
+            return Source.SHARED
         if origin < self._prompt_starts[row]:
             return Source.PREDICTION
         return Source.PROMPT if origin < self._prompt_lengths[row] else Source.OUTPUT
@@ -107,10 +107,11 @@ class HistoryPool:
         held: list[Token] = self.cells[row, : self.length(row), 0].tolist()
         return held
 
-    def attach(self, row: int, prompt: Tokens, prediction: Tokens = ()) -> int:
+    def attach(self, row: int, prompt: Tokens, prediction: Tokens = (), tenant: str = "") -> int:
         """Make the row hold exactly `prompt`; returns how many of its tokens it held already.
 
-        Only what comes after those is indexed. `prediction` is text that the request expects to
+        Only what comes after those is indexed; what the row forgets goes to the store, into the
+        scope of the tenant that wrote it. `prediction` is text that the request expects to
         write: it stands before the prompt, between barriers, so that it is found like any other
         text and no match runs from one into the other.
         """
@@ -123,11 +124,33 @@ class HistoryPool:
         if len(tokens) > self.capacity:
             raise self._overflow(len(tokens))
         kept = int(index.common_prefix(self.cells, self.lengths, row, self.vocab_size, tokens))
+        if self._store is not None:
+            self._store.add(self._tenants[row], self._forgotten(row, kept))
+            self.release(row)
+            self._tenants[row], self._scopes[row] = tenant, self._store.enter(tenant)
         index.truncate_row(self.cells, self.heads, self.lengths, row, kept)
         index.extend_row(self.cells, self.heads, self.lengths, row, self.vocab_size, tokens[kept:])
         self._prompt_lengths[row] = len(tokens)
         self._prompt_starts[row] = start
         return max(0, kept - start)
+
+    def _forgotten(self, row: int, kept: int) -> npt.NDArray[np.int32]:
+        """What the row holds from `kept` on, without a prediction and what is kept anyhow."""
+        first = max(kept, self._prompt_starts[row])
+        if kept < _SAME_CONVERSATION:
+            first = self._prompt_starts[row]
+        return np.ascontiguousarray(self.cells[row, first : self.length(row), 0])
+
+    def scope(self, row: int) -> int:
+        """Which scope of the store the row's request may copy from."""
+        scope = self._scopes[row]
+        return 0 if scope is None else scope
+
+    def release(self, row: int) -> None:
+        """The row's request has ended: it copies from no scope any more. Idempotent."""
+        scope, self._scopes[row] = self._scopes[row], None
+        if self._store is not None and scope is not None:
+            self._store.leave(scope)
 
     def extend(self, row: int, tokens: Tokens) -> None:
         """Append `tokens`, as written by the request.
@@ -155,8 +178,11 @@ class HistoryPool:
         self._prompt_lengths[row] = min(self._prompt_lengths[row], length)
 
     def follows(self, row: int, position: int, start: int) -> bool:
-        """Whether the tokens from `start` to the end equal those from `position` (< start) on."""
-        return bool(index.follows(self.cells, self.lengths, row, position, start))
+        """Whether the tokens from `start` to the end equal those from place `position` on."""
+        text = self.cells[row]
+        if position >= index.SHARED:
+            text, position = self.shared.cells[self.scope(row)], position - index.SHARED
+        return bool(index.follows(text, position, self.cells[row], start, self.length(row)))
 
     def search(self, row: int, query: Query) -> Draft:
         """What followed the winning earlier place of the row's last tokens; or the empty draft.
@@ -168,7 +194,7 @@ class HistoryPool:
         """
         _, fields, _ = self._packed.get(id(query)) or self._pack(query)
         out = self._out
-        count = index.search(self.cells, self.heads, self.lengths, row, *fields, out)
+        count = index.search(*self._arrays, row, self.scope(row), *fields, out)
         if count == 0:
             return NO_DRAFT
         origin, match, *tokens = out[: count + 2].tolist()
@@ -183,10 +209,9 @@ class HistoryPool:
         self._reserve(len(rows))
         found, out = self._batch_found, self._batch_out
         total = index.search_batch(
-            self.cells,
-            self.heads,
-            self.lengths,
+            *self._arrays,
             np.array(rows, dtype=np.int32),
+            np.array([self.scope(row) for row in rows], dtype=np.int32),
             np.frombuffer(bytearray().join(fields), dtype=np.int32),
             found,
             out,

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from copyahead.backends.base import Backend, Capabilities
-from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions, ModelOptions
+from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions, ModelOptions, SharedOptions
 from copyahead.contracts import Drafter, Load
 
 if TYPE_CHECKING:
     from copyahead.engine import Engine
     from copyahead.engine.scheduler import EngineOptions
+    from copyahead.shared import SharedStore
 
 
 def load(
@@ -20,6 +21,7 @@ def load(
     *,
     model: ModelOptions | None = None,
     lookup: LookupOptions | None = None,
+    shared: SharedOptions | None = None,
     options: EngineOptions | None = None,
 ) -> Engine:
     """An engine over the GGUF model at `path`; None takes the bundled one.
@@ -31,7 +33,7 @@ def load(
     lookup = lookup or LookupOptions()
     check_policy(lookup)
     backend = load_backend(path, model or ModelOptions())
-    return make_engine(backend, lookup=lookup, options=options)
+    return make_engine(backend, lookup=lookup, shared=shared, options=options)
 
 
 def check_policy(lookup: LookupOptions) -> None:
@@ -43,7 +45,11 @@ def check_policy(lookup: LookupOptions) -> None:
 
 
 def make_engine(
-    backend: Backend, *, lookup: LookupOptions, options: EngineOptions | None = None
+    backend: Backend,
+    *,
+    lookup: LookupOptions,
+    shared: SharedOptions | None = None,
+    options: EngineOptions | None = None,
 ) -> Engine:
     """An engine over a loaded backend."""
     from copyahead.engine import Engine
@@ -52,14 +58,29 @@ def make_engine(
         return Engine(backend, options=options)
     return Engine(
         backend,
-        make_drafter=drafter_factory(backend),
+        make_drafter=drafter_factory(backend, shared),
         policy=lookup.policy,
         max_draft_tokens=lookup.max_drafts,
         options=options,
     )
 
 
-def drafter_factory(backend: Backend) -> Callable[[str, Load], Drafter]:
+MAX_SCOPES = 16
+"""Tenants whose text is kept at once in a shared store."""
+
+
+def make_store(options: SharedOptions | None, vocab_size: int) -> SharedStore | None:
+    """The store that `options` ask for."""
+    from copyahead.shared import SharedStore
+
+    if options is None or not options.shared:
+        return None
+    return SharedStore(MAX_SCOPES, options.shared_tokens, vocab_size)
+
+
+def drafter_factory(
+    backend: Backend, shared: SharedOptions | None = None
+) -> Callable[[str, Load], Drafter]:
     """Makes the drafter for a policy; all of them share one pool of histories."""
     from copyahead.drafters.lookup import LookupDrafter
     from copyahead.history import HistoryPool
@@ -72,6 +93,7 @@ def drafter_factory(backend: Backend) -> Callable[[str, Load], Drafter]:
         # A request's own text, and as much again that it expects to write.
         2 * capabilities.context_size + MAX_DRAFT_TOKENS,
         backend.tokenizer.vocab_size,
+        make_store(shared, backend.tokenizer.vocab_size),
     )
 
     def make(policy: str, load: Load) -> Drafter:

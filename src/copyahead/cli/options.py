@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from copyahead.config import LookupOptions, ModelOptions
+from copyahead.config import LookupOptions, ModelOptions, SharedOptions
 from copyahead.errors import ConfigError, RequestError
 from copyahead.sampling import SamplingOptions
 
@@ -32,6 +32,7 @@ ModelPath = Annotated[
 ]
 Model = Annotated[ModelOptions, Flat]
 Lookup = Annotated[LookupOptions, Flat]
+Shared = Annotated[SharedOptions, Flat]
 Sampling = Annotated[SamplingOptions, Flat]
 Json = Annotated[
     bool,

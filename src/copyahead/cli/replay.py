@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from copyahead.cli import output
-from copyahead.cli.options import Flat, Json
-from copyahead.config import check_range
+from copyahead.cli.options import Flat, Json, Shared
+from copyahead.config import SharedOptions, check_range
 from copyahead.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ class ReplayOptions:
     """How a chat history is read: in turns, or as one text that was all written."""
     after: int = 0
     """Tokens at the start of a chat history that are only read."""
-    shared: bool = False
-    """Also draft from what other sessions left in a shared store."""
     jobs: int | None = None
     """Processes to use; one a core when not given. Figures other than times do not depend on it."""
     html: Path | None = None
@@ -52,13 +50,10 @@ class ReplayOptions:
         check_range("jobs", self.jobs, 1, 1024)
         if not self.policy:
             raise ConfigError("policy must name at least one policy")
-        if self.shared:
-            raise ConfigError(
-                "shared: replaying with a shared store is not there yet; leave out --shared"
-            )
 
 
 _DEFAULTS = ReplayOptions()
+_NOT_SHARED = SharedOptions()
 
 
 def replay(
@@ -69,6 +64,7 @@ def replay(
         ),
     ],
     options: Annotated[ReplayOptions, Flat] = _DEFAULTS,
+    shared: Shared = _NOT_SHARED,
     json: Json = False,
 ) -> int:
     """Draft against what a model really wrote, and score each policy. No model is run.
@@ -87,7 +83,7 @@ def replay(
         raise ConfigError("there is nothing to replay: name a file or directory of traces")
     costs = parse_costs(options.cost)
     extra = length_policies() if options.lengths else ()
-    runs = plan_runs(policies_of((*options.policy, *extra)), costs)
+    runs = plan_runs(policies_of((*options.policy, *extra)), costs, shared)
     read = read_traces(traces, chat=options.chat, after=options.after)
     _report_problems(read)
     name, corpus = _tokenised(read, options.tokenizer)

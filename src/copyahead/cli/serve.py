@@ -8,10 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from copyahead.cli import output
-from copyahead.cli.options import Flat, Lookup, ModelPath
+from copyahead.cli.options import Flat, Lookup, ModelPath, Shared
 
 # KvType: the annotations that ServedModelOptions inherits are looked up in this module.
-from copyahead.config import KvType, LookupOptions, ModelOptions, check_range  # noqa: F401
+from copyahead.config import (  # noqa: F401
+    KvType,
+    LookupOptions,
+    ModelOptions,
+    SharedOptions,
+    check_range,
+)
 from copyahead.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
     from copyahead.traces.record import TraceWriter
 
 _DEFAULT_LOOKUP = LookupOptions()
+_NOT_SHARED = SharedOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +81,7 @@ def serve(
     *,
     http: Annotated[HttpOptions, Flat] = _DEFAULT_HTTP,
     lookup_options: Lookup = _DEFAULT_LOOKUP,
+    shared_options: Shared = _NOT_SHARED,
     model_options: Annotated[ServedModelOptions, Flat] = _DEFAULT_MODEL,
     request_log: bool = True,
     record: Path | None = None,
@@ -101,13 +109,17 @@ def serve(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("copyahead").setLevel(logging.INFO if request_log else logging.WARNING)
     try:
-        service = _service(model, http, options, lookup_options, model_options)
+        service = _service(model, http, options, lookup_options, shared_options, model_options)
         if record is not None:
             service.recorder = _recorder(record, service)
     except BaseException:
         bound.close()
         raise
-    serve(service, bound, lambda: output.remark(_banner(service, lookup_options, address(bound))))
+    serve(
+        service,
+        bound,
+        lambda: output.remark(_banner(service, lookup_options, shared_options, address(bound))),
+    )
     if service.recorder is not None:
         service.recorder.close()
     return 0
@@ -136,6 +148,7 @@ def _service(
     http: HttpOptions,
     options: ServerOptions,
     lookup: LookupOptions,
+    shared: SharedOptions,
     model_options: ModelOptions,
 ) -> Service:
     from dataclasses import replace
@@ -148,7 +161,7 @@ def _service(
 
     path = find_model(model)
     output.remark(f"loading {path.name}")
-    engine = load(path, model=model_options, lookup=lookup)
+    engine = load(path, model=model_options, lookup=lookup, shared=shared)
     engine.warm_up()
     try:
         template = ChatTemplate.from_backend(engine.backend)
@@ -167,7 +180,7 @@ def _recorder(path: Path, service: Service) -> TraceWriter:
     return TraceWriter(path, model=service.options.model_name, vocab_size=size)
 
 
-def _banner(service: Service, lookup: LookupOptions, url: str) -> str:
+def _banner(service: Service, lookup: LookupOptions, shared: SharedOptions, url: str) -> str:
     """What a user sees when the server is up."""
     from copyahead.server.templates import CHATML
 
@@ -179,12 +192,18 @@ def _banner(service: Service, lookup: LookupOptions, url: str) -> str:
         f"slots: {capabilities.num_slots}",
         output.level(service.backend.exactness),
         f"lookup: {_lookup_line(service.engine.engine, lookup)}",
-        "shared store: none, requests are copied from their own text only",
+        f"shared store: {_shared_line(service, shared)}",
         f"chat template: {'ChatML' if service.template.source == CHATML else 'the model has one'}",
         f"keys: {keys or 'none, everybody on this address may ask'}",
         f"address: {url} (OpenAI clients: {url}/v1)",
     ]
     return "\n".join(lines)
+
+
+def _shared_line(service: Service, shared: SharedOptions) -> str:
+    if not shared.shared or not service.engine.engine.max_draft_tokens:
+        return "off, requests copy from their own text only (--shared)"
+    return f"{shared.shared_tokens} tokens a tenant"
 
 
 def _lookup_line(engine: Engine, lookup: LookupOptions) -> str:

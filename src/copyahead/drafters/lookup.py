@@ -108,7 +108,7 @@ class LookupDrafter:
         """See `contracts.Drafter.open`. Raises ValueError where a session is open in `slot`."""
         if slot in self._open:
             raise ValueError(f"row {slot} has an open session: close it first")
-        self._pool.attach(slot, prompt, prediction)
+        self._pool.attach(slot, prompt, prediction, tenant)
         session = LookupSession(self, self._pool, slot, self._make_policy(self._load))
         self._open[slot] = session
         return session
@@ -117,6 +117,7 @@ class LookupDrafter:
         """Let another session open in this session's row. Idempotent."""
         if self._open.get(session.row) is session:
             del self._open[session.row]
+            self._pool.release(session.row)
 
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         """See `contracts.Drafter.propose_batch`: one kernel call for all."""

@@ -22,7 +22,13 @@ from copyahead.kernels.features import (
     echo_bucket,
     rank_bucket,
 )
-from copyahead.kernels.index import Cells, Heads, Ints, key_slot, match_length
+from copyahead.kernels.index import MAX_MATCH, SHARED, Cells, Heads, Ints, key_slot, match_length
+from copyahead.kernels.places import (
+    age,
+    distance,
+    position_of,
+    text_of,
+)
 
 PER_KEY = 8
 CURSORS = 5
@@ -33,28 +39,32 @@ _MAX_ECHO = 16
 _ECHO_FROM_MATCH = 32
 
 
-@compiled("int64(int32[:, ::1], int64, int64)")
-def equal_run(cells: Cells, earlier: int, last: int) -> Any:
+@compiled("int64(int32[:, ::1], int64, int32[:, ::1], int64)")
+def equal_run(text: Cells, earlier: int, cells: Cells, last: int) -> Any:
     """How many tokens are equal going back from both positions, at most 16."""
     run = 0
     while run < _MAX_ECHO and run <= earlier and run <= last:
         token = cells[last - run, 0]
-        if token < 0 or cells[earlier - run, 0] != token:
+        if token < 0 or text[earlier - run, 0] != token:
             break
         run += 1
     return run
 
 
-@compiled("int64(int32[:, ::1], int64, int64, int64)")
-def echo(cells: Cells, earlier: int, last: int, match: int) -> Any:
+@compiled("int64(int32[:, ::1], int64, int32[:, ::1], int64, int64)")
+def echo(text: Cells, earlier: int, cells: Cells, last: int, match: int) -> Any:
     """How far a match goes on past its first error: a replaced, or else a skipped token."""
     if match >= _ECHO_FROM_MATCH:
         return 0
     earlier -= match
     last -= match
-    run = equal_run(cells, earlier - 1, last - 1)
+    run = equal_run(text, earlier - 1, cells, last - 1)
     if run < 8:
-        run = max(run, equal_run(cells, earlier - 1, last), equal_run(cells, earlier, last - 1))
+        run = max(
+            run,
+            equal_run(text, earlier - 1, cells, last),
+            equal_run(text, earlier, cells, last - 1),
+        )
     return run
 
 
@@ -67,18 +77,32 @@ def listed(candidates: Ints, count: int, source: int) -> Any:
     return False
 
 
-@compiled("int64(int32[:, ::1], int64, int32[:, ::1], int64, int64, int64, int64)")
+@compiled(
+    "int64(int32[:, ::1], int64, int32[:, ::1], int64, int64, int64, int64, int64, "
+    "int32[:, ::1], int64)"
+)
 def add(
-    cells: Cells, length: int, candidates: Ints, count: int, source: int, match: int, rank: int
+    text: Cells,
+    position: int,
+    cells: Cells,
+    length: int,
+    source: int,
+    match: int,
+    rank: int,
+    back: int,
+    candidates: Ints,
+    count: int,
 ) -> Any:
-    """Append a candidate whose next token is a token; returns the new count."""
-    if cells[source, 0] < 0:
+    """Append a candidate whose next token, at `position` of `text`, is a token; returns the
+    new count. It lies `back` tokens before the row's next one.
+    """
+    if text[position, 0] < 0:
         return count
     candidates[SOURCE, count] = source
     candidates[MATCH, count] = match
     candidates[RANK, count] = rank_bucket(rank)
-    candidates[ECHO, count] = echo_bucket(echo(cells, source - 1, length - 1, match))
-    candidates[DISTANCE, count] = distance_bucket(length - source)
+    candidates[ECHO, count] = echo_bucket(echo(text, position - 1, cells, length - 1, match))
+    candidates[DISTANCE, count] = distance_bucket(back)
     return count + 1
 
 
@@ -93,7 +117,7 @@ def read_ahead(cells: Cells, heads: Heads, lengths: Ints, rounds: Ints) -> None:
         row = rounds[q, 0]
         length = int(lengths[row])
         for chain in range(3):
-            slot = key_slot(cells[row], length - 1, chain) if length > 0 else -1
+            slot = key_slot(cells[row], length - 1, chain, heads.shape[2]) if length > 0 else -1
             rounds[q, CURSORS + chain] = heads[row, chain, slot] if slot >= 0 else 0
     for _ in range(PER_KEY):
         for q in range(len(rounds)):
@@ -103,81 +127,167 @@ def read_ahead(cells: Cells, heads: Heads, lengths: Ints, rounds: Ints) -> None:
                     rounds[q, CURSORS + chain] = cells[rounds[q, 0], place - 1, 1 + chain]
 
 
-@compiled("int64(int32[:, ::1], int32[:, ::1], int64, int32[:, ::1], int64)")
-def gather_by_key(cells: Cells, heads: Heads, length: int, candidates: Ints, count: int) -> Any:
-    """The newest places of the last 4, 2 and 1 tokens.
+_ROW_AND_STORE = "int32[:, ::1], int32[:, ::1], int64, int32[:, ::1], int32[:, ::1], int64"
 
-    A shorter key keeps only matches that the longer one cannot have found.
+
+@compiled(
+    "UniTuple(int64, 3)(int32[:, ::1], int32[:, ::1], int64, int64, int64, int32[:, ::1], int64, "
+    "int64, int32[:, ::1], int64, int64, int64)"
+)
+def gather_chain(
+    text: Cells,
+    heads: Heads,
+    base: int,
+    newest: int,
+    behind: int,
+    cells: Cells,
+    length: int,
+    chain: int,
+    candidates: Ints,
+    count: int,
+    rank: int,
+    visits: int,
+) -> Any:
+    """The newest places of one key in one text; returns the new count, next rank, visits left.
+
+    The text's first place is `base`; it goes on at position `newest`, which lies `behind` tokens
+    before the row's next one. A shorter key keeps only matches that the longer one cannot have
+    found.
     """
-    last = length - 1
+    last, key = length - 1, 4 >> chain
+    above = MAX_MATCH + 1 if chain == 0 else 2 * key
+    slot = key_slot(cells, last, chain, heads.shape[1])
+    if slot < 0:
+        return count, rank, visits
+    earlier, before = int(heads[chain, slot]) - 1, 0
+    while visits > 0 and earlier >= 0:
+        # Text that was overwritten may link anywhere; what is not older was not linked from here.
+        back = age(earlier, newest, len(text))
+        if back <= before:
+            break
+        before = back
+        match = match_length(text, earlier, cells, last)
+        if match >= key:
+            if match < above:
+                source = base + earlier + 1
+                count = add(
+                    text, earlier + 1, cells, length, source, match, rank, behind + back - 1,
+                    candidates, count,
+                )  # fmt: skip
+            rank += 1
+        visits -= 1
+        earlier = int(text[earlier, 1 + chain]) - 1
+    return count, rank, visits
+
+
+@compiled(f"int64({_ROW_AND_STORE}, int32[:, ::1], int64)")
+def gather_by_key(
+    cells: Cells,
+    heads: Heads,
+    length: int,
+    shared: Cells,
+    shared_heads: Heads,
+    end: int,
+    candidates: Ints,
+    count: int,
+) -> Any:
+    """The newest places of the last 4, 2 and 1 tokens: the row's, then the store's."""
     for chain in range(3):
-        slot = key_slot(cells, last, chain)
-        if slot < 0:
-            continue
-        key = 4 >> chain
-        above = 65 if chain == 0 else 2 * key
-        rank = 0
-        earlier = int(heads[chain, slot]) - 1
-        for _ in range(PER_KEY):
-            if earlier < 0:
-                break
-            match = match_length(cells, earlier, last)
-            if match >= key:
-                if match < above:
-                    count = add(cells, length, candidates, count, earlier + 1, match, rank)
-                rank += 1
-            earlier = int(cells[earlier, 1 + chain]) - 1
+        count, rank, visits = gather_chain(
+            cells, heads, 0, length, 0, cells, length, chain, candidates, count, 0, PER_KEY
+        )
+        if end > 0 and visits > 0:
+            count, rank, visits = gather_chain(
+                shared, shared_heads, SHARED, end, length, cells, length, chain,
+                candidates, count, rank, visits,
+            )  # fmt: skip
     return count
 
 
-@compiled("int64(int32[:, ::1], int64, int64, int64, int32[:, ::1], int64)")
+@compiled("int64(int32[:, ::1], int64, int32[:, ::1], int64, int64, int64, int32[:, ::1], int64)")
 def gather_near(
-    cells: Cells, length: int, after: int, gap: int, candidates: Ints, count: int
+    cells: Cells,
+    length: int,
+    shared: Cells,
+    end: int,
+    after: int,
+    gap: int,
+    candidates: Ints,
+    count: int,
 ) -> Any:
     """Places around a broken copy's end where the last token occurs."""
     last = length - 1
     token = cells[last, 0]
     if token < 0:
         return count
+    text, at = text_of(cells, shared, after), position_of(after)
+    base = after - at
     start = count
-    for earlier in range(max(after - NEAR, 0), min(after + gap + NEAR, length - 2) + 1):
-        if cells[earlier, 0] != token:
+    final = len(shared) - 2 if base > 0 else length - 2
+    for earlier in range(max(at - NEAR, 0), min(at + gap + NEAR, final) + 1):
+        if text[earlier, 0] != token:
             continue
-        match = match_length(cells, earlier, last)
-        if match == 1 or not listed(candidates, count, earlier + 1):
-            count = add(cells, length, candidates, count, earlier + 1, match, _NEAR_RANK)
+        match = match_length(text, earlier, cells, last)
+        source = base + earlier + 1
+        if match == 1 or not listed(candidates, count, source):
+            back = distance(length, shared, end, source)
+            count = add(
+                text, earlier + 1, cells, length, source, match, _NEAR_RANK, back,
+                candidates, count,
+            )  # fmt: skip
             if count - start >= PER_ANCHOR:
                 break
     return count
 
 
-@compiled("int64(int32[:, ::1], int64, int64, int32[:, ::1], int64, int64)")
+@compiled("int64(int32[:, ::1], int64, int32[:, ::1], int64, int64, int64, int32[:, ::1], int64)")
 def gather_slot(
-    cells: Cells, length: int, source: int, candidates: Ints, count: int, rank: int
+    cells: Cells,
+    length: int,
+    shared: Cells,
+    end: int,
+    source: int,
+    rank: int,
+    candidates: Ints,
+    count: int,
 ) -> Any:
     """One place, whatever its match, unless it is listed."""
-    if source < 0 or source >= length or listed(candidates, count, source):
+    text, position = text_of(cells, shared, source), position_of(source)
+    inside = position < len(shared) if source >= SHARED else 0 <= source < length
+    if not inside or listed(candidates, count, source):
         return count
-    match = match_length(cells, source - 1, length - 1)
-    return add(cells, length, candidates, count, source, match, rank)
+    match = match_length(text, position - 1, cells, length - 1)
+    back = distance(length, shared, end, source)
+    return add(text, position, cells, length, source, match, rank, back, candidates, count)
 
 
-@compiled("int64(int32[:, ::1], int32[:, ::1], int64, int64[::1], int32[:, ::1])")
-def gather(cells: Cells, heads: Heads, length: int, state: Longs, candidates: Ints) -> Any:
+@compiled(f"int64({_ROW_AND_STORE}, int64[::1], int32[:, ::1])")
+def gather(
+    cells: Cells,
+    heads: Heads,
+    length: int,
+    shared: Cells,
+    shared_heads: Heads,
+    end: int,
+    state: Longs,
+    candidates: Ints,
+) -> Any:
     """List all candidates for the token after the history; returns how many."""
     if length == 0:
         return 0
-    count = gather_by_key(cells, heads, length, candidates, 0)
+    count = gather_by_key(cells, heads, length, shared, shared_heads, end, candidates, 0)
     after, gap = state[A_NEXT], state[A_GAP]
     if after < 0:
         return count
     if gap == 0:
-        return gather_slot(cells, length, after, candidates, count, 0)
+        return gather_slot(cells, length, shared, end, after, 0, candidates, count)
+    older, older_gap = state[B_NEXT], state[B_GAP]
     if gap <= ANCHOR_MAX_GAP:
-        count = gather_near(cells, length, after, gap, candidates, count)
-    if state[B_NEXT] >= 0 and state[B_GAP] <= ANCHOR_MAX_GAP:
-        count = gather_near(cells, length, state[B_NEXT], state[B_GAP], candidates, count)
+        count = gather_near(cells, length, shared, end, after, gap, candidates, count)
+    if older >= 0 and older_gap <= ANCHOR_MAX_GAP:
+        count = gather_near(cells, length, shared, end, older, older_gap, candidates, count)
     if gap <= ANCHOR_MAX_GAP:
-        count = gather_slot(cells, length, after + gap, candidates, count, _NEAR_RANK)
-        count = gather_slot(cells, length, after, candidates, count, _NEAR_RANK)
+        rank = _NEAR_RANK
+        count = gather_slot(cells, length, shared, end, after + gap, rank, candidates, count)
+        count = gather_slot(cells, length, shared, end, after, rank, candidates, count)
     return count

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from copyahead.kernels.compiled import compiled
+from copyahead.kernels.index import SHARED
 
 Floats = npt.NDArray[np.float64]
 Tables = npt.NDArray[np.float32]
@@ -24,8 +25,8 @@ Longs = npt.NDArray[np.int64]
 # Anchors of one request: the next source index, tokens emitted since the copy broke (0 while it
 # runs), and tokens copied in a row. A next source index of -1: not set.
 A_NEXT, A_GAP, A_RUN, B_NEXT, B_GAP, B_RUN = 0, 1, 2, 3, 4, 5
-# Beside them: tokens in the chain, first source of this request's own text, its statistics.
-CHAIN_LENGTH, DOCUMENT, TENANT = 6, 7, 8
+# Beside them: tokens in the chain, the scope of the shared store, the tenant's statistics.
+CHAIN_LENGTH, SCOPE, TENANT = 6, 7, 8
 NUM_STATE = 9
 ANCHOR_MAX_GAP = 64
 NEAR = 16
@@ -39,7 +40,7 @@ MAX_CANDIDATES = 48
 # Fitted part of the model: factors, that is exponentials of the prior's tables.
 MATCH_PLACE = 0  # [13 matches][8 places]
 RANK_WEIGHT = MATCH_PLACE + 13 * 8  # [4 match groups][6 ranks]
-OLD_DOCUMENT = RANK_WEIGHT + 4 * 6  # [4 match groups]
+OLD_DOCUMENT = RANK_WEIGHT + 4 * 6  # [4 match groups], of places in the shared store
 ECHO_WEIGHT = OLD_DOCUMENT + 4  # [5 match groups][6 echoes]
 DISTANCE_WEIGHT = ECHO_WEIGHT + 5 * 6  # [5 match groups][8 distances]
 ESCAPE = DISTANCE_WEIGHT + 5 * 8  # [13 longest matches][5 numbers of different tokens]
@@ -210,7 +211,7 @@ def weight(model: Floats, state: Longs, candidates: Any, c: int) -> Any:
     product *= model[RANK_WEIGHT + 6 * group + candidates[RANK, c]]
     product *= model[ECHO_WEIGHT + 6 * fine + candidates[ECHO, c]]
     product *= model[DISTANCE_WEIGHT + 8 * fine + candidates[DISTANCE, c]]
-    if source < state[DOCUMENT]:
+    if source >= SHARED:
         product *= model[OLD_DOCUMENT + group]
     return product
 

@@ -15,7 +15,6 @@ from copyahead.kernels.compiled import compiled
 from copyahead.kernels.features import (
     DISTANCE,
     DISTANCE_WEIGHT,
-    DOCUMENT,
     ECHO,
     ECHO_WEIGHT,
     ESCAPE,
@@ -25,6 +24,7 @@ from copyahead.kernels.features import (
     OLD_DOCUMENT,
     RANK,
     RANK_WEIGHT,
+    SCOPE,
     SLOPE,
     SOURCE,
     Floats,
@@ -38,7 +38,8 @@ from copyahead.kernels.features import (
     place,
     weight,
 )
-from copyahead.kernels.index import Cells, Heads, Ints, extend_row
+from copyahead.kernels.index import SHARED, Cells, Heads, Ints, extend_row
+from copyahead.kernels.places import token_at
 from copyahead.kernels.priced import TALLY_HEAVIEST, TALLY_TOKEN, TALLY_VOTES, escape, tally
 
 # Rows of the optimiser's state, each as long as the fitted part of the model.
@@ -65,16 +66,17 @@ def add_to_entries(gradient: Floats, state: Longs, candidates: Ints, c: int, amo
     gradient[RANK_WEIGHT + 6 * group + candidates[RANK, c]] += amount
     gradient[ECHO_WEIGHT + 6 * fine + candidates[ECHO, c]] += amount
     gradient[DISTANCE_WEIGHT + 8 * fine + candidates[DISTANCE, c]] += amount
-    if source < state[DOCUMENT]:
+    if source >= SHARED:
         gradient[OLD_DOCUMENT + group] += amount
 
 
 @compiled(
-    "float64(int32[:, ::1], float64[::1], int64[::1], int32[:, ::1], int64, int64, "
+    "float64(int32[:, ::1], int32[:, ::1], float64[::1], int64[::1], int32[:, ::1], int64, int64, "
     "int64[:, ::1], float64[:, ::1], float64[::1])"
 )
 def add_gradient(
     cells: Cells,
+    shared: Cells,
     model: Floats,
     state: Longs,
     candidates: Ints,
@@ -85,7 +87,7 @@ def add_gradient(
     gradient: Floats,
 ) -> Any:
     """Add one position's gradient; returns its loss, -ln of the share that `truth` had."""
-    different = tally(cells, model, state, candidates, count, ints, floats)
+    different = tally(cells, shared, model, state, candidates, count, ints, floats)
     if different == 0:
         return 0.0
     none = escape(model, state, candidates, count, different)
@@ -99,7 +101,7 @@ def add_gradient(
         longest = max(longest, int(candidates[MATCH, c]))
         votes = weight(model, state, candidates, c)
         amount = -votes / total
-        if right > 0.0 and cells[candidates[SOURCE, c], 0] == truth:
+        if right > 0.0 and token_at(cells, shared, candidates[SOURCE, c]) == truth:
             amount += votes / right
         add_to_entries(gradient, state, candidates, c, amount)
     amount = (0.0 if right > 0.0 else 1.0) - none / total
@@ -143,7 +145,8 @@ def move(
 
 
 @compiled(
-    "void(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int64, int32[::1], int64[::1], "
+    "void(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int32[:, :, ::1], int32[:, :, ::1], "
+    "int64[::1], int64, int32[::1], int64[::1], "
     "float64[::1], int32[:, ::1], int64[:, ::1], float64[:, ::1], float64[:, ::1], "
     "float64[::1], float64)"
 )
@@ -151,6 +154,9 @@ def fit_answer(
     cells: Cells,
     heads: Heads,
     lengths: Ints,
+    shared: Cells,
+    shared_heads: Heads,
+    shared_ends: Longs,
     vocab_size: int,
     answer: Ints,
     state: Longs,
@@ -163,13 +169,20 @@ def fit_answer(
     rate: float,
 ) -> None:
     """Fit to one answer, token by token, and append it to row 0."""
+    store, store_heads, end = (
+        shared[state[SCOPE]],
+        shared_heads[state[SCOPE]],
+        shared_ends[state[SCOPE]],
+    )
     for k in range(len(answer)):
         truth = int(answer[k])
-        count = gather(cells[0], heads[0], int(lengths[0]), state, candidates)
-        sums[LOSS] += add_gradient(
-            cells[0], model, state, candidates, count, truth, ints, floats, fit[GRADIENT]
+        count = gather(
+            cells[0], heads[0], int(lengths[0]), store, store_heads, end, state, candidates
         )
-        different = tally(cells[0], model, state, candidates, count, ints, floats)
+        sums[LOSS] += add_gradient(
+            cells[0], store, model, state, candidates, count, truth, ints, floats, fit[GRADIENT]
+        )
+        different = tally(cells[0], store, model, state, candidates, count, ints, floats)
         top = 0
         for t in range(1, different):
             if floats[TALLY_VOTES, t] > floats[TALLY_VOTES, top]:

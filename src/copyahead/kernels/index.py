@@ -36,55 +36,67 @@ MAX_COPY = 64
 BARRIER = -1
 """Stands for a token outside the vocabulary: no key, match or copy goes across it."""
 
+SHARED = 1 << 30
+"""From here on places are positions of the shared store, below it of the row; see `places`."""
+
 READ_AHEAD = 32
 """Places of each chain that a batch brings into the cache before it searches."""
 
 LONGEST, NEWEST, FURTHEST = 0, 1, 2
 
-_SHIFT = 64 - HASH_BITS
-_MASK = (1 << HASH_BITS) - 1
 _MIX_A = np.uint64(0x9E3779B97F4A7C15)
 _MIX_B = np.uint64(0xD6E8FEB86659FD93)
 _CLEAR_FROM = 1 << 16
 
 
-@compiled("int64(int64, int64)")
+@compiled("uint64(int64, int64)")
 def hash_pair(older: int, newer: int) -> Any:
-    """Slot of a 2-token key."""
+    """Of a 2-token key; its upper bits are the good ones."""
     packed = (np.uint64(older) << np.uint64(32)) | np.uint64(newer)
-    return np.int64((packed * _MIX_A) >> np.uint64(_SHIFT))
+    return packed * _MIX_A
 
 
-@compiled("int64(int64, int64, int64, int64)")
+@compiled("uint64(int64, int64, int64, int64)")
 def hash_four(first: int, second: int, third: int, fourth: int) -> Any:
-    """Slot of a 4-token key, oldest token first."""
+    """Of a 4-token key, oldest token first."""
     older = (np.uint64(first) << np.uint64(32)) | np.uint64(second)
     newer = (np.uint64(third) << np.uint64(32)) | np.uint64(fourth)
-    return np.int64(((older * _MIX_A + newer) * _MIX_B) >> np.uint64(_SHIFT))
+    return (older * _MIX_A + newer) * _MIX_B
 
 
-@compiled("int64(int32[:, ::1], int64, int64)")
-def key_slot(cells: Cells, end: int, chain: int) -> Any:
-    """Slot of the key of `chain` that ends at token `end`; -1 where there is no such key."""
+@compiled("int64(uint64, int64)")
+def slot_of_hash(hashed: Any, num_slots: int) -> Any:
+    """One of `num_slots`, by the upper bits of a hash."""
+    upper = hashed >> np.uint64(32)
+    return np.int64((upper * np.uint64(num_slots)) >> np.uint64(32))
+
+
+@compiled("int64(int32[:, ::1], int64, int64, int64)")
+def key_slot(cells: Cells, end: int, chain: int, num_slots: int) -> Any:
+    """Slot of the key of `chain` that ends at token `end`; -1 where there is no such key.
+
+    `num_slots`, a power of two up to 2^30, is how many the chain has.
+    """
     newest = cells[end, 0]
     if newest < 0:
         return -1
     if chain == 2:
-        return newest & _MASK
+        return newest & (num_slots - 1)
     if end < 1 or cells[end - 1, 0] < 0:
         return -1
     if chain == 1:
-        return hash_pair(cells[end - 1, 0], newest)
+        return slot_of_hash(hash_pair(cells[end - 1, 0], newest), num_slots)
     if end < 3 or cells[end - 2, 0] < 0 or cells[end - 3, 0] < 0:
         return -1
-    return hash_four(cells[end - 3, 0], cells[end - 2, 0], cells[end - 1, 0], newest)
+    four = hash_four(cells[end - 3, 0], cells[end - 2, 0], cells[end - 1, 0], newest)
+    return slot_of_hash(four, num_slots)
 
 
 @compiled("void(int32[:, ::1], int32[:, ::1], int64)")
 def insert_keys(cells: Cells, heads: Heads, end: int) -> None:
     """Make the keys that end at token `end` findable."""
     for chain in range(NUM_CHAINS):
-        slot = key_slot(cells, end, chain)
+        slot = key_slot(cells, end, chain, heads.shape[1])
         if slot >= 0:
             cells[end, 1 + chain] = heads[chain, slot]
             heads[chain, slot] = end + 1
@@ -94,7 +106,7 @@ def insert_keys(cells: Cells, heads: Heads, end: int) -> None:
 def remove_keys(cells: Cells, heads: Heads, end: int) -> None:
     """Undo `insert_keys`. Exact when later insertions have been undone before."""
     for chain in range(NUM_CHAINS):
-        slot = key_slot(cells, end, chain)
+        slot = key_slot(cells, end, chain, heads.shape[1])
         if slot >= 0:
             heads[chain, slot] = cells[end, 1 + chain]
 
@@ -125,7 +137,7 @@ def truncate_row(cells: Cells, heads: Heads, lengths: Ints, row: int, length: in
     lengths[row] = length
     if length == 0 and old > _CLEAR_FROM:
         for chain in range(NUM_CHAINS):
-            for slot in range(1 << HASH_BITS):
+            for slot in range(heads.shape[2]):
                 heads[row, chain, slot] = 0
         return
     row_cells = cells[row]
@@ -146,69 +158,78 @@ def common_prefix(cells: Cells, lengths: Ints, row: int, vocab_size: int, tokens
     return limit
 
 
-@compiled("boolean(int32[:, :, ::1], int32[::1], int64, int64, int64)")
-def follows(cells: Cells, lengths: Ints, row: int, position: int, start: int) -> Any:
-    """Whether the tokens from `start` to the end equal those from `position` on."""
-    row_cells = cells[row]
-    for k in range(int(lengths[row]) - start):
-        token = row_cells[start + k, 0]
-        if token < 0 or row_cells[position + k, 0] != token:
+@compiled("boolean(int32[:, ::1], int64, int32[:, ::1], int64, int64)")
+def follows(text: Cells, position: int, cells: Cells, start: int, length: int) -> Any:
+    """Whether the row's tokens from `start` to `length` equal those of `text` from `position`."""
+    if position + length - start > len(text):
+        return False
+    for k in range(length - start):
+        token = cells[start + k, 0]
+        if token < 0 or text[position + k, 0] != token:
             return False
     return True
 
 
-@compiled("int64(int32[:, ::1], int64, int64)")
-def match_length(cells: Cells, earlier: int, last: int) -> Any:
-    """How many tokens going back from `earlier` equal those going back from `last`."""
-    limit = min(MAX_MATCH, earlier + 1)
+@compiled("int64(int32[:, ::1], int64, int32[:, ::1], int64)")
+def match_length(text: Cells, earlier: int, cells: Cells, last: int) -> Any:
+    """How many tokens of `text` going back from `earlier` equal those going back from `last`."""
+    limit = min(MAX_MATCH, earlier + 1, last + 1)
     length = 0
     while length < limit:
         token = cells[last - length, 0]
-        if token < 0 or cells[earlier - length, 0] != token:
+        if token < 0 or text[earlier - length, 0] != token:
             break
         length += 1
     return length
 
 
-@compiled("UniTuple(int64, 2)(int32[:, ::1], int32[:, ::1], int64, int64, int64, int64)")
+@compiled(
+    "UniTuple(int64, 2)(int32[:, ::1], int32[:, ::1], int32[:, ::1], int64, int64, int64, int64)"
+)
 def find_by_key(
-    cells: Cells, heads: Heads, length: int, key: int, winner: int, max_candidates: int
+    text: Cells,
+    heads: Heads,
+    cells: Cells,
+    length: int,
+    key: int,
+    winner: int,
+    max_candidates: int,
 ) -> Any:
-    """(origin, match length) of the winner among earlier places of the last `key` tokens.
+    """(origin, match length) of the winner among places of the row's last `key` tokens in `text`.
 
     Origin -1: none. Walks the chain of the longest key that is not longer than `key`.
     """
     chain = 0 if key >= 4 else (1 if key >= 2 else 2)
     last = length - 1
     best, origin = 0, -1
-    slot = key_slot(cells, last, chain) if last >= 0 else -1
+    slot = key_slot(cells, last, chain, heads.shape[1]) if last >= 0 else -1
     if slot < 0:
         return origin, best
     earlier = int(heads[chain, slot]) - 1
     for _ in range(max_candidates):
         if earlier < 0:
             break
-        if cells[earlier + 1, 0] >= 0:
-            found = match_length(cells, earlier, last)
+        if text[earlier + 1, 0] >= 0:
+            found = match_length(text, earlier, cells, last)
             if found >= key and (found > best or winner == FURTHEST):
                 best, origin = found, earlier + 1
                 if winner == NEWEST or (winner == LONGEST and best == MAX_MATCH):
                     break
-        earlier = int(cells[earlier, 1 + chain]) - 1
+        earlier = int(text[earlier, 1 + chain]) - 1
     return origin, best
 
 
 @compiled("int64(int32[:, ::1], int64, int64, int64, int32[::1], int64)")
 def copy_tokens(
-    cells: Cells, length: int, origin: int, max_tokens: int, out: Ints, start: int
+    text: Cells, length: int, origin: int, max_tokens: int, out: Ints, start: int
 ) -> Any:
     """Write what follows `origin` to `out[start:]`; returns how many tokens.
 
-    Past the end of the history it reads its own copy, so that a period goes on.
+    Past the end of `text`, at `length`, it reads its own copy, so that a period goes on.
     """
     for k in range(max_tokens):
         position = origin + k
-        token = cells[position, 0] if position < length else out[start + position - length]
+        token = text[position, 0] if position < length else out[start + position - length]
         if token < 0:
             return k
         out[start + k] = token
@@ -216,12 +237,14 @@ def copy_tokens(
 
 
 @compiled(
-    "UniTuple(int64, 3)(int32[:, ::1], int32[:, ::1], int64, "
+    "UniTuple(int64, 3)(int32[:, ::1], int32[:, ::1], int64, int32[:, ::1], int64, "
     "int64, int64, int64, int64, int64, int32[::1], int64)"
 )
-def search_row(
-    cells: Cells,
+def search_text(
+    text: Cells,
     heads: Heads,
+    text_length: int,
+    cells: Cells,
     length: int,
     keys: int,
     min_match: int,
@@ -236,24 +259,87 @@ def search_row(
     `keys` holds key lengths of 4 bits each, the first one lowest.
     """
     while keys > 0:
-        origin, found = find_by_key(cells, heads, length, keys & 15, winner, max_candidates)
+        key = keys & 15
+        origin, found = find_by_key(text, heads, cells, length, key, winner, max_candidates)
         if origin >= 0:
             if found < min_match:
                 break
-            return copy_tokens(cells, length, origin, max_tokens, out, start), origin, found
+            return copy_tokens(text, text_length, origin, max_tokens, out, start), origin, found
         keys >>= 4
     return 0, -1, 0
 
 
-@compiled(
-    "int64(int32[:, :, ::1], int32[:, :, ::1], int32[::1], "
-    "int64, int64, int64, int64, int64, int64, int32[::1])"
+_POOL_AND_STORE = (
+    "int32[:, :, ::1], int32[:, :, ::1], int32[::1], int32[:, :, ::1], int32[:, :, ::1], int64[::1]"
 )
+
+
+@compiled(
+    f"UniTuple(int64, 3)({_POOL_AND_STORE}, "
+    "int64, int64, int64, int64, int64, int64, int64, int32[::1], int64)"
+)
+def search_row(
+    cells: Cells,
+    heads: Heads,
+    lengths: Ints,
+    shared: Cells,
+    shared_heads: Heads,
+    shared_ends: Any,
+    row: int,
+    scope: int,
+    keys: int,
+    min_match: int,
+    winner: int,
+    max_candidates: int,
+    max_tokens: int,
+    out: Ints,
+    start: int,
+) -> Any:
+    """The same in one row, and where it has nothing in one scope of the shared store."""
+    length = int(lengths[row])
+    count, origin, found = search_text(
+        cells[row],
+        heads[row],
+        length,
+        cells[row],
+        length,
+        keys,
+        min_match,
+        winner,
+        max_candidates,
+        max_tokens,
+        out,
+        start,
+    )
+    if count == 0 and shared_ends[scope] > 0:
+        count, origin, found = search_text(
+            shared[scope],
+            shared_heads[scope],
+            shared.shape[1],
+            cells[row],
+            length,
+            keys,
+            min_match,
+            winner,
+            max_candidates,
+            max_tokens,
+            out,
+            start,
+        )
+        origin += SHARED
+    return count, origin, found
+
+
+@compiled(f"int64({_POOL_AND_STORE}, int64, int64, int64, int64, int64, int64, int64, int32[::1])")
 def search(
     cells: Cells,
     heads: Heads,
     lengths: Ints,
+    shared: Cells,
+    shared_heads: Heads,
+    shared_ends: Any,
     row: int,
+    scope: int,
     keys: int,
     min_match: int,
     winner: int,
@@ -263,9 +349,14 @@ def search(
 ) -> Any:
     """One query in one row: `out` gets origin, match length, tokens. Returns how many tokens."""
     count, origin, found = search_row(
-        cells[row],
-        heads[row],
-        int(lengths[row]),
+        cells,
+        heads,
+        lengths,
+        shared,
+        shared_heads,
+        shared_ends,
+        row,
+        scope,
         keys,
         min_match,
         winner,
@@ -295,7 +386,7 @@ def read_ahead(
         row, key = rows[q], queries[5 * q] & 15
         chain = 0 if key >= 4 else (1 if key >= 2 else 2)
         length = int(lengths[row])
-        slot = key_slot(cells[row], length - 1, chain) if length > 0 else -1
+        slot = key_slot(cells[row], length - 1, chain, heads.shape[2]) if length > 0 else -1
         cursors[q, 0] = heads[row, chain, slot] if slot >= 0 else 0
         cursors[q, 1] = 1 + chain
         steps = max(steps, int(queries[5 * q + 3]))
@@ -306,14 +397,17 @@ def read_ahead(
 
 
 @compiled(
-    "int64(int32[:, :, ::1], int32[:, :, ::1], int32[::1], "
-    "int32[::1], int32[::1], int32[:, ::1], int32[::1])"
+    f"int64({_POOL_AND_STORE}, int32[::1], int32[::1], int32[::1], int32[:, ::1], int32[::1])"
 )
 def search_batch(
     cells: Cells,
     heads: Heads,
     lengths: Ints,
+    shared: Cells,
+    shared_heads: Heads,
+    shared_ends: Any,
     rows: Ints,
+    scopes: Ints,
     queries: Ints,
     found: Ints,
     out: Ints,
@@ -326,11 +420,15 @@ def search_batch(
     read_ahead(cells, heads, lengths, rows, queries, found)
     total = 0
     for q in range(len(rows)):
-        row = rows[q]
         count, origin, match = search_row(
-            cells[row],
-            heads[row],
-            int(lengths[row]),
+            cells,
+            heads,
+            lengths,
+            shared,
+            shared_heads,
+            shared_ends,
+            rows[q],
+            scopes[q],
             int(queries[5 * q]),
             int(queries[5 * q + 1]),
             int(queries[5 * q + 2]),

@@ -30,6 +30,7 @@ from copyahead.kernels.features import (
     NUM_STATE,
     NUM_TABLES,
     POSITION,
+    SCOPE,
     SLOPE,
     SOURCE,
     TENANT,
@@ -48,7 +49,8 @@ from copyahead.kernels.features import (
     slot_of,
     weight,
 )
-from copyahead.kernels.index import MAX_COPY, MAX_MATCH, Cells, Heads, Ints, extend_row
+from copyahead.kernels.index import MAX_COPY, MAX_MATCH, SHARED, Cells, Heads, Ints, extend_row
+from copyahead.kernels.places import position_of, text_of, token_at
 from copyahead.kernels.pricing import (
     CAUTION,
     CHEAPEST,
@@ -93,13 +95,14 @@ TABLE_RATE_OFFSET = 3.0
 TABLE_RATE_FLOOR = 0.03
 TABLE_MAX_COUNT = 60.0
 
-_VOTERS = "int32[:, ::1], float64[::1], int64[::1], int32[:, ::1], int64"
+_VOTERS = "int32[:, ::1], int32[:, ::1], float64[::1], int64[::1], int32[:, ::1], int64"
 _SCRATCH = "int64[:, ::1], float64[:, ::1]"
 
 
 @compiled(f"int64({_VOTERS}, {_SCRATCH})")
 def tally(
     cells: Cells,
+    shared: Cells,
     model: Floats,
     state: Longs,
     candidates: Ints,
@@ -110,7 +113,7 @@ def tally(
     """Sum the candidates' weights by next token; returns the number of different tokens."""
     different = 0
     for c in range(count):
-        token = cells[candidates[SOURCE, c], 0]
+        token = token_at(cells, shared, candidates[SOURCE, c])
         votes = weight(model, state, candidates, c)
         t = 0
         while t < different and ints[TALLY_TOKEN, t] != token:
@@ -162,6 +165,7 @@ def probability(model: Floats, tables: Tables, chain: Ints, at: int, log_odds: f
 )
 def vote(
     cells: Cells,
+    shared: Cells,
     model: Floats,
     state: Longs,
     candidates: Ints,
@@ -178,7 +182,7 @@ def vote(
 
     Writes the scored tokens to `chain` and `chances`; False where there is no candidate.
     """
-    different = tally(cells, model, state, candidates, count, ints, floats)
+    different = tally(cells, shared, model, state, candidates, count, ints, floats)
     if different == 0:
         return False
     total = escape(model, state, candidates, count, different)
@@ -221,13 +225,14 @@ def vote(
     return True
 
 
-@compiled("int64(int32[:, ::1], int32[:, ::1], int64, int64)")
-def keep_agreeing(cells: Cells, candidates: Ints, count: int, token: int) -> Any:
+@compiled("int64(int32[:, ::1], int32[:, ::1], int32[:, ::1], int64, int64)")
+def keep_agreeing(cells: Cells, shared: Cells, candidates: Ints, count: int, token: int) -> Any:
     """Keep the candidates whose next token is `token`, each moved on by one."""
     kept = 0
     for c in range(count):
         source = candidates[SOURCE, c]
-        if cells[source, 0] != token or cells[source + 1, 0] < 0:
+        text, position = text_of(cells, shared, source), position_of(source)
+        if text[position, 0] != token or text[position + 1, 0] < 0:
             continue
         for column in range(NUM_CANDIDATE_COLUMNS):
             candidates[column, kept] = candidates[column, c]
@@ -247,7 +252,8 @@ def holds(tokens: Ints, token: int) -> Any:
 
 
 @compiled(
-    "int64(int32[:, ::1], int32[:, ::1], int64, int64, int64[::1], float64, float64[::1], "
+    "int64(int32[:, ::1], int32[:, ::1], int64, int32[:, ::1], int32[:, ::1], int64, "
+    "int64, int64[::1], float64, float64[::1], "
     "int32[:, ::1], float64[:, ::1], float64[::1], float32[:, :, ::1], float64[::1], int32[::1], "
     f"int32[:, ::1], {_SCRATCH})"
 )
@@ -255,6 +261,9 @@ def draft_row(
     cells: Cells,
     heads: Heads,
     length: int,
+    shared: Cells,
+    shared_heads: Heads,
+    end: int,
     limit: int,
     state: Longs,
     credit: float,
@@ -281,9 +290,10 @@ def draft_row(
     cap = min(limit, int(prices[MAX_DRAFT]), MAX_COPY if proven else UNPROVEN_MAX_DRAFT)
     rate, odds = running_rate(model, own, prices), break_odds(model)
     survival, worth, best, count, position = 1.0, 0.0, 0.0, 0, 0
-    voters = gather(cells, heads, length, trial, candidates)
+    voters = gather(cells, heads, length, shared, shared_heads, end, trial, candidates)
     while vote(
         cells,
+        shared,
         model,
         trial,
         candidates,
@@ -298,7 +308,7 @@ def draft_row(
     ):
         at = FIRST_SCORED + SCORED_SIZE * chain[position, CHOSEN]
         token, source = chain[position, at + TOKEN], chain[position, at + FROM]
-        if source >= length and chain[position, at + FROM_MATCH] < SELF_EXTENSION_MATCH:
+        if length <= source < SHARED and chain[position, at + FROM_MATCH] < SELF_EXTENSION_MATCH:
             break
         chance = chances[position, FIRST_PROBABILITY + 2 * chain[position, CHOSEN]]
         if goes_on(trial, source):
@@ -317,13 +327,14 @@ def draft_row(
             break
         hit(trial, source)
         cells[length + position - 1, 0] = token
-        voters = keep_agreeing(cells, candidates, voters, token)
+        voters = keep_agreeing(cells, shared, candidates, voters, token)
     state[CHAIN_LENGTH] = position
     return affordable(count, credit, prices)
 
 
 @compiled(
-    "int64(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int64[:, ::1], float64[::1], "
+    "int64(int32[:, :, ::1], int32[:, :, ::1], int32[::1], "
+    "int32[:, :, ::1], int32[:, :, ::1], int64[::1], int64[:, ::1], float64[::1], "
     "float64[:, ::1], int32[:, :, ::1], float64[:, :, ::1], float64[:, ::1], "
     "float32[:, :, :, ::1], int32[::1], int32[:, ::1], int64[:, ::1], float64[:, ::1], "
     "int32[::1], float64[::1], float64[::1], int32[:, ::1])"
@@ -332,6 +343,9 @@ def propose(
     cells: Cells,
     heads: Heads,
     lengths: Ints,
+    shared: Cells,
+    shared_heads: Heads,
+    shared_ends: Longs,
     states: Longs,
     credits_: Floats,
     owns: Floats,
@@ -358,11 +372,14 @@ def propose(
     total = 0
     for q in range(len(rounds)):
         row = rounds[q, 0]
-        tenant = states[row, TENANT]
+        tenant, scope = states[row, TENANT], states[row, SCOPE]
         count = draft_row(
             cells[row],
             heads[row],
             int(lengths[row]),
+            shared[scope],
+            shared_heads[scope],
+            shared_ends[scope],
             max(int(rounds[q, 1]), 0),
             states[row],
             credits_[row],

@@ -186,7 +186,7 @@ class PricedDrafter:
         """See `contracts.Drafter.open`. Requests of one `tenant` share their statistics."""
         if slot in self._open:
             raise ValueError(f"row {slot} has an open session: close it first")
-        self._pool.attach(slot, prompt, prediction)
+        self._pool.attach(slot, prompt, prediction, tenant)
         state = self.states[slot]
         state[:] = 0
         state[features.A_NEXT] = state[features.B_NEXT] = -1
@@ -194,6 +194,7 @@ class PricedDrafter:
         if len(prediction):
             # As if a copy of it were to begin: its first token stands behind a barrier.
             state[features.A_NEXT] = 1
+        state[features.SCOPE] = self._pool.scope(slot)
         state[features.TENANT] = self._statistics_of(tenant)
         self.credits[slot] = 0.0
         self.owns[slot] = 0.0
@@ -205,6 +206,7 @@ class PricedDrafter:
         """Let another session open in this session's row. Idempotent."""
         if self._open.get(session.row) is session:
             del self._open[session.row]
+            self._pool.release(session.row)
 
     def propose(self, session: PricedSession, limit: int) -> Draft:
         """One session's draft."""
@@ -289,6 +291,9 @@ class PricedDrafter:
             pool.cells,
             pool.heads,
             pool.lengths,
+            pool.shared.cells,
+            pool.shared.heads,
+            pool.shared.ends,
             self.states,
             self.credits,
             self.owns,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from copyahead.config import SharedOptions
 from copyahead.contracts import Drafter, Load
 from copyahead.step_cost import StepCost
 from copyahead.traces.replay import Phases, limit_sessions, replay_sessions
@@ -35,12 +36,17 @@ class Cost:
     row_cost: float | None = None
 
 
+_NOT_SHARED = SharedOptions()
+
+
 @dataclass(frozen=True)
 class Run:
     """One policy over the whole corpus; `cost` where its drafts depend on it."""
 
     policy: str
     cost: Cost | None = None
+    shared: SharedOptions = _NOT_SHARED
+    """Whether sessions also copy from those before them."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +60,16 @@ Results = list[dict[int, Phases]]
 """For each run, what each category gave."""
 
 
-def plan_runs(policies: Sequence[str], costs: Sequence[Cost]) -> list[Run]:
+def plan_runs(
+    policies: Sequence[str], costs: Sequence[Cost], shared: SharedOptions = _NOT_SHARED
+) -> list[Run]:
     """The runs that `policies` take: priced drafts depend on the cost, so once a cost."""
     runs: list[Run] = []
     for policy in policies:
         if is_priced(policy):
-            runs.extend(Run(policy, cost) for cost in costs)
+            runs.extend(Run(policy, cost, shared) for cost in costs)
         else:
-            runs.append(Run(policy))
+            runs.append(Run(policy, shared=shared))
     return runs
 
 
@@ -107,16 +115,17 @@ def run_all(
 
 
 def _tasks(corpus: Corpus, runs: Sequence[Run]) -> list[_Task]:
-    """A task is some sessions of a category; all of them for a policy that learns over them."""
+    """A task is some sessions of a category; all of them where one learns from those before."""
     tasks = []
     for number, run in enumerate(runs):
+        together = run.shared.shared and run.policy != LIMIT
         for category in range(len(corpus.categories)):
             part: list[tuple[int, int]] = []
             written = 0
             for span in corpus.sessions(category):
                 part.append(span)
                 written += _written(corpus, [span])
-                if written >= _WRITTEN_PER_TASK and not is_priced(run.policy):
+                if written >= _WRITTEN_PER_TASK and not (together or is_priced(run.policy)):
                     tasks.append(_Task(number, category, tuple(part)))
                     part, written = [], 0
             if part:
@@ -137,13 +146,15 @@ def drafter_maker(run: Run, corpus: Corpus) -> Callable[[int], Drafter]:
     """Makes the run's drafter over one row of a given capacity."""
     from copyahead.drafters.lookup import LookupDrafter
     from copyahead.history import HistoryPool
+    from copyahead.loading import make_store
     from copyahead.policies import parse_policy
     from copyahead.policies.priced import PricedDrafter
 
     choice = parse_policy(run.policy)
 
     def make(capacity: int) -> Drafter:
-        pool = HistoryPool(1, capacity, corpus.vocab_size)
+        store = make_store(run.shared, corpus.vocab_size)
+        pool = HistoryPool(1, capacity, corpus.vocab_size, store)
         if choice.priced is None:
             return LookupDrafter(pool, choice, Load())
         assert run.cost is not None

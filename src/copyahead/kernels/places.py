@@ -1,0 +1,77 @@
+"""A *place*: where a token stands, in the request's own row or in the shared store.
+
+Places below SHARED are positions of the row. From SHARED on they are positions of the store's
+ring, so that one number names both kinds, and places of the two are never near each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from copyahead.kernels.compiled import compiled
+from copyahead.kernels.index import BARRIER, SHARED, Cells, Heads, Ints, insert_keys
+
+
+@compiled("int32[:, ::1](int32[:, ::1], int32[:, ::1], int64)")
+def text_of(cells: Cells, shared: Cells, place: int) -> Any:
+    """The cells that `place` is in."""
+    if place >= SHARED:
+        return shared
+    return cells
+
+
+@compiled("int64(int64)")
+def position_of(place: int) -> Any:
+    """The position in those cells."""
+    return place - SHARED if place >= SHARED else place
+
+
+@compiled("int64(int32[:, ::1], int32[:, ::1], int64)")
+def token_at(cells: Cells, shared: Cells, place: int) -> Any:
+    """The token at `place`, or BARRIER."""
+    return shared[place - SHARED, 0] if place >= SHARED else cells[place, 0]
+
+
+@compiled("int64(int64, int64, int64)")
+def age(position: int, end: int, size: int) -> Any:
+    """How many tokens a ring of `size` took in from `position` on, when it goes on at `end`."""
+    behind = end - position
+    return behind if behind > 0 else behind + size
+
+
+@compiled("int64(int64, int32[:, ::1], int64, int64)")
+def distance(length: int, shared: Cells, end: int, place: int) -> Any:
+    """How far back a place lies: the store's newest token comes before the row's first one."""
+    if place < SHARED:
+        return length - place
+    return length + age(place - SHARED, end, len(shared))
+
+
+@compiled("int64(int32[:, ::1], int32[:, ::1], int64, int64, int32[::1])")
+def append_document(cells: Cells, heads: Heads, end: int, vocab_size: int, tokens: Ints) -> Any:
+    """Write a document to a ring, over its oldest text, and index it; returns the new end.
+
+    It has at most `len(cells) - 2` tokens. A barrier stands before and behind every document.
+    What is overwritten stays in the chains: its hits are compared like any other.
+    """
+    if end == 0 or end + len(tokens) + 1 > len(cells):
+        cells[0, 0] = BARRIER
+        end = 1
+    for k in range(len(tokens)):
+        token = tokens[k]
+        cells[end, 0] = token if 0 <= token < vocab_size else BARRIER
+        if k > 0:
+            insert_keys(cells, heads, end - 1)
+        end += 1
+    cells[end, 0] = BARRIER
+    return end + 1
+
+
+@compiled("int64(int32[:, ::1], int64, int32[::1])")
+def common_run(cells: Cells, position: int, tokens: Ints) -> Any:
+    """How many of `tokens` stand from `position` on."""
+    limit = min(len(tokens), len(cells) - position)
+    for k in range(limit):
+        if cells[position + k, 0] != tokens[k] or tokens[k] < 0:
+            return k
+    return limit

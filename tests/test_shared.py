@@ -1,0 +1,307 @@
+"""The shared store: what it keeps, who may copy from it, and that it never changes a token."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from copyahead.config import LookupOptions, SharedOptions
+from copyahead.contracts import Drafter, Query
+from copyahead.drafters import LookupDrafter
+from copyahead.engine import Request
+from copyahead.errors import ConfigError
+from copyahead.history import HistoryPool
+from copyahead.kernels import candidates, features, index
+from copyahead.loading import make_engine
+from copyahead.policies import parse_policy
+from copyahead.policies.priced import PricedDrafter
+from copyahead.shared import SharedStore
+from copyahead.step_cost import StepCost
+from copyahead.testing import FakeBackend, ToyLM
+from copyahead.types import NO_DRAFT, Draft, Source
+from tests.naive import NaiveHistory, texts
+from tests.toys import plain
+
+VOCAB = 50
+POLICIES = ("priced", "hysteresis:min_match=4", "window:min_match=4", "single")
+
+
+def passage(seed: int, length: int = 60) -> list[int]:
+    return np.random.default_rng(seed).integers(0, VOCAB, length).tolist()  # type: ignore[no-any-return]
+
+
+def make_drafter(policy: str, rows: int = 2, scopes: int = 4, capacity: int = 4096) -> Drafter:
+    pool = HistoryPool(rows, 2000, VOCAB, SharedStore(scopes, capacity, VOCAB))
+    choice = parse_policy(policy)
+    if choice.priced:
+        return PricedDrafter(pool, StepCost.linear(0.01), knobs=choice.priced)
+    return LookupDrafter(pool, choice)
+
+
+def store_of(drafter: Drafter) -> SharedStore:
+    store = drafter._pool.shared  # type: ignore[attr-defined]
+    assert isinstance(store, SharedStore)
+    return store
+
+
+def write(drafter: Drafter, prompt: list[int], answer: list[int], tenant: str = "a") -> list[Draft]:
+    """A request in row 0 that writes `answer`; returns what was drafted for it."""
+    session = drafter.open(prompt, slot=0, tenant=tenant)
+    drafts, at = [], 0
+    while at < len(answer):
+        draft = session.propose(64)
+        kept = 0
+        while kept < len(draft) and answer[at : at + kept + 1][-1:] == [draft.tokens[kept]]:
+            kept += 1
+        kept = min(kept, len(answer) - at)
+        drafts.append(draft)
+        session.settle(draft, answer[at : at + kept + 1])
+        at += kept + 1
+    session.close()
+    return drafts
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_conversation_copies_from_another_of_its_tenant(policy: str) -> None:
+    drafter = make_drafter(policy)
+    text = passage(1)
+    write(drafter, passage(2, 20), text)
+    write(drafter, passage(3, 20), passage(4, 10))
+    drafts = [draft for draft in write(drafter, passage(5, 20), text) if draft]
+    assert any(draft.source is Source.SHARED for draft in drafts)
+    assert all(draft.source in (Source.SHARED, Source.OUTPUT, Source.PROMPT) for draft in drafts)
+    copied = max(drafts, key=lambda draft: len(draft) if draft.source is Source.SHARED else 0)
+    where = next(i for i in range(len(text)) if tuple(text[i : i + len(copied)]) == copied.tokens)
+    assert text[where : where + len(copied)] == list(copied.tokens)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_tenants_never_copy_from_each_other(policy: str) -> None:
+    drafter = make_drafter(policy)
+    text = passage(1)
+    write(drafter, passage(2, 20), text, tenant="a")
+    write(drafter, passage(3, 20), passage(4, 10), tenant="b")
+    with_secret = write(drafter, passage(5, 20), text, tenant="b")
+    clean = make_drafter(policy)
+    write(clean, passage(3, 20), passage(4, 10), tenant="b")
+    assert with_secret == write(clean, passage(5, 20), text, tenant="b")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_what_others_hold_changes_no_draft_of_a_tenant(data: st.DataObject) -> None:
+    """The same requests of one tenant draft the same, whatever a second one does between them."""
+    policy = data.draw(st.sampled_from(POLICIES))
+    texts_ = st.lists(st.integers(0, 3), min_size=1, max_size=40)
+    mine = data.draw(st.lists(st.tuples(texts_, texts_), min_size=1, max_size=4))
+    theirs = data.draw(st.lists(st.tuples(texts_, texts_), min_size=1, max_size=4))
+    alone, beside = make_drafter(policy), make_drafter(policy)
+    for number, (prompt, answer) in enumerate(mine):
+        # The row is taken over in both, so that what it forgets goes to the store in both.
+        other_prompt, other_answer = theirs[number % len(theirs)]
+        write(beside, other_prompt, other_answer, tenant="other")
+        write(alone, [VOCAB - 1], [VOCAB - 1], tenant="other")
+        assert write(beside, prompt, answer) == write(alone, prompt, answer)
+
+
+def test_a_conversation_that_goes_on_is_not_in_the_store() -> None:
+    drafter = make_drafter("priced")
+    prompt, answer = passage(1), passage(2)
+    write(drafter, prompt, answer)
+    assert store_of(drafter).num_tokens("a") == 0
+    write(drafter, prompt + answer + [1, 2, 3], passage(3))
+    assert store_of(drafter).num_tokens("a") == 0
+
+
+def test_a_conversation_that_returns_is_kept_once() -> None:
+    drafter = make_drafter("priced")
+    one, other = passage(1, 200), passage(2, 200)
+    for _ in range(4):
+        write(drafter, one, passage(3, 40))
+        write(drafter, other, passage(4, 40))
+    # Two documents, a barrier before the first and behind each.
+    assert store_of(drafter).num_tokens("a") == 2 * 240 + 3
+    write(drafter, one + passage(3, 40) + passage(5, 100), passage(6, 40))
+    write(drafter, other, passage(4, 40))
+    # Of the longer one only what is new came in, with 64 tokens before it.
+    assert store_of(drafter).num_tokens("a") == 2 * 240 + 3 + 140 + 64 + 1
+
+
+def test_a_prediction_is_nobody_elses() -> None:
+    drafter = make_drafter("priced")
+    secret = passage(9, 80)
+    session = drafter.open(passage(1, 30), slot=0, tenant="a", prediction=secret)
+    session.settle(NO_DRAFT, passage(2, 30))
+    session.close()
+    write(drafter, passage(3), [1])
+    store = store_of(drafter)
+    kept = store.cells[store.enter("a"), : store.num_tokens("a"), 0].tolist()
+    assert kept == [-1, *passage(1, 30), *passage(2, 30), -1]
+
+
+def test_the_oldest_documents_make_room() -> None:
+    store = SharedStore(1, 256, VOCAB)
+    for seed in range(9):
+        store.add("a", np.array(passage(seed, 100), dtype=np.int32))
+    held = store.cells[store.enter("a"), :, 0].tolist()
+    for seed, there in ((8, True), (7, False), (6, False)):
+        text = passage(seed, 100)
+        found = any(held[at : at + 100] == text for at in range(len(held)))
+        assert found == there or seed == 7
+    assert held.count(-1) >= 2
+
+
+def test_a_document_longer_than_the_ring_keeps_its_end() -> None:
+    store = SharedStore(1, 256, VOCAB)
+    text = passage(1, 1000)
+    store.add("a", np.array(text, dtype=np.int32))
+    assert store.cells[store.enter("a"), :, 0].tolist() == [-1, *text[-254:], -1]
+
+
+def test_a_scope_in_use_is_never_given_away() -> None:
+    store = SharedStore(2, 256, VOCAB)
+    one, two = store.enter("one"), store.enter("two")
+    nobodys = store.enter("three")
+    assert len({one, two, nobodys}) == 3
+    store.add("three", np.array(passage(1, 40), dtype=np.int32))
+    assert store.ends[nobodys] == 0
+    store.add("one", np.array(passage(2, 40), dtype=np.int32))
+    store.leave(nobodys)
+    store.leave(one)
+    assert store.enter("three") == one
+    assert store.ends[one] == 0
+    assert not store.cells[one].any()
+    assert not store.heads[one].any()
+
+
+def naive_shared(history: NaiveHistory, documents: list[list[int]]) -> list[tuple[int, int, int]]:
+    """(source, match, rank bucket) of the candidates by key: the row's, then the documents'."""
+    last = len(history.tokens) - 1
+    ring = [-1]
+    for document in documents:
+        ring += [*document, -1]
+    last_tokens = {end for end in range(len(ring) - 1) if ring[end + 1] == -1}
+
+    def in_ring(end: int) -> int:
+        length = 0
+        while length < 64 and length <= min(end, last) and ring[end - length] >= 0:
+            if ring[end - length] != history.tokens[last - length]:
+                break
+            length += 1
+        return length
+
+    found = []
+    for key, above in ((4, 65), (2, 4), (1, 2)):
+        own = [(e + 1, history.match_length(e)) for e in range(last - 1, -1, -1)]
+        shared = [
+            (index.SHARED + e + 1, in_ring(e))
+            for e in range(len(ring) - 1, -1, -1)
+            if e not in last_tokens
+        ]
+        ends = [(source, match) for source, match in [*own, *shared] if match >= key][:8]
+        for rank, (source, match) in enumerate(ends):
+            at = source - index.SHARED
+            token = ring[at] if source >= index.SHARED else history.tokens[source]
+            if match < above and token >= 0:
+                found.append((source, match, [0, 1, 2, 2, 3, 3, 3, 3][rank]))
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=16, max_size=50), max_size=4),
+    st.lists(st.integers(-1, 3), min_size=1, max_size=60),
+)
+def test_candidates_of_row_and_store_are_those_of_a_plain_scan(
+    documents: list[list[int]], text: list[int]
+) -> None:
+    store = SharedStore(1, 512, 4)
+    pool = HistoryPool(1, 200, 4, store)
+    kept: list[list[int]] = []
+    for document in documents:
+        before = store.num_tokens("")
+        store.add("", np.array(document, dtype=np.int32))
+        if store.num_tokens("") > before + (before == 0):
+            size = store.num_tokens("") - max(before, 1) - 1
+            kept.append(document[-size:])
+    pool.attach(0, text)
+    rows = np.zeros((features.NUM_CANDIDATE_COLUMNS, features.MAX_CANDIDATES), dtype=np.int32)
+    count = candidates.gather_by_key(*texts(pool), rows, 0)
+    columns = (features.SOURCE, features.MATCH, features.RANK)
+    found = [tuple(int(rows[column, c]) for column in columns) for c in range(count)]
+    history = NaiveHistory(4)
+    history.attach(text)
+    assert found == naive_shared(history, kept)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2), min_size=16, max_size=120), min_size=4, max_size=14))
+def test_after_the_ring_went_round_every_candidate_is_still_a_match(
+    documents: list[list[int]],
+) -> None:
+    store = SharedStore(1, 256, 3)
+    for document in documents:
+        store.add("", np.array(document, dtype=np.int32))
+    pool = HistoryPool(1, 200, 3, store)
+    text = documents[-1][:40]
+    pool.attach(0, text)
+    rows = np.zeros((features.NUM_CANDIDATE_COLUMNS, features.MAX_CANDIDATES), dtype=np.int32)
+    count = candidates.gather_by_key(*texts(pool), rows, 0)
+    ring = store.cells[pool.scope(0), :, 0].tolist()
+    found = [int(source) for source in rows[features.SOURCE, :count]]
+    assert len(found) == len(set(found))
+    for source, match in zip(found, rows[features.MATCH, :count].tolist(), strict=True):
+        if source >= index.SHARED:
+            at = source - index.SHARED
+            assert ring[at] >= 0
+            assert 1 <= match <= at
+            assert ring[at - match : at] == text[-match:]
+
+
+def test_a_copy_from_the_store_is_told_apart_when_it_goes_on() -> None:
+    pool = HistoryPool(1, 400, VOCAB, SharedStore(1, 1024, VOCAB))
+    text = passage(1)
+    pool.attach(0, text)
+    pool.attach(0, [*passage(2, 30), *text[:8]])
+    draft = pool.search(0, Query(keys=(4,), min_match=4, max_tokens=6))
+    assert draft == Draft(tuple(text[8:14]), Source.SHARED, 8, (), draft.origin)
+    start = pool.length(0)
+    pool.extend(0, text[8:14])
+    assert pool.follows(0, draft.origin, start)
+    assert not pool.follows(0, draft.origin + 1, start)
+    assert pool.search_batch([0], [Query(keys=(4,), min_match=4, max_tokens=3)]) == [
+        Draft(tuple(text[14:17]), Source.SHARED, 14, (), draft.origin + 6)
+    ]
+
+
+@pytest.mark.parametrize("policy", ["priced", "hysteresis:min_match=4"])
+def test_an_engine_with_a_store_writes_what_plain_decoding_writes(policy: str) -> None:
+    answer = [1 + token % 18 for token in passage(7, 90)]
+    shared = SharedOptions(shared=True, shared_tokens=4096)
+
+    def backend() -> FakeBackend:
+        return FakeBackend(ToyLM(script=answer, num_prompt_tokens=3))
+
+    requests = [Request(prompt=[first, 2, 1], max_tokens=90) for first in (3, 4, 5)]
+    with make_engine(backend(), lookup=LookupOptions(policy=policy), shared=shared) as engine:
+        got = [engine.complete(request) for request in requests]
+    for completion, request in zip(got, requests, strict=True):
+        assert completion.choices[0].tokens == plain(backend(), request).choices[0].tokens
+    assert Source.SHARED not in got[0].stats.by_source
+    for completion in got[1:]:
+        assert completion.stats.by_source[Source.SHARED].num_accepted_tokens > 40
+
+
+@pytest.mark.parametrize(
+    ("sizes", "named"), [((0, 1024), "num_scopes"), ((1, 10), "capacity"), ((1, 2**30), "capacity")]
+)
+def test_a_store_of_no_sense_is_refused(sizes: tuple[int, int], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        SharedStore(*sizes, VOCAB)
+
+
+def test_a_store_that_is_too_small_is_refused() -> None:
+    with pytest.raises(ConfigError, match="shared_tokens"):
+        SharedOptions(shared=True, shared_tokens=10)
