@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -223,8 +223,8 @@ def naive() -> dict[str, float]:
     return summary(times)
 
 
-def main() -> None:
-    warm_up()
+def measure() -> dict[str, Any]:
+    """All of it, as the JSON document."""
     gc.disable()
     text = copied_text(HISTORY + 20_000)
     replay("fixed", text, HISTORY, 200)
@@ -235,7 +235,7 @@ def main() -> None:
         "single": "single",
         "fixed": "fixed",
     }
-    result = {
+    result: dict[str, Any] = {
         "machine": platform.machine(),
         "python": platform.python_version(),
         "propose_200k": {name: replay(p, text, HISTORY, 5000) for name, p in policies.items()},
@@ -251,6 +251,13 @@ def main() -> None:
         "worst": worst(),
         "worst_priced": worst_priced(),
     }
+    gc.enable()
+    return result
+
+
+def main() -> None:
+    warm_up()
+    result = measure()
     if "--json" not in sys.argv:
         show(result)
     print(json.dumps(result))

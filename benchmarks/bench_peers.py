@@ -29,7 +29,14 @@ from copyahead.traces.tokenizers import find_tokenizer
 from copyahead.traces.tokenizing import END, START, Corpus, build_corpus
 
 WORKER = Path(__file__).parent / "peers" / "worker.py"
-OWN = ("copyahead priced", "copyahead hysteresis", "copyahead window", "copyahead single")
+OWN = (
+    "copyahead priced",
+    "copyahead priced + store",
+    "copyahead hysteresis",
+    "copyahead window",
+    "copyahead single",
+    "copyahead adaptive_k",
+)
 COSTS = (0.01, 0.03, 0.1, 0.3)
 AFTER = 200_000
 LONG = 240_000
@@ -109,7 +116,7 @@ def replay_all(names: list[str], options: Any, corpus: Path) -> list[dict[str, A
     rows = []
     for name in names:
         python = sys.executable if name in OWN else options.peer_python
-        if name == "copyahead priced":
+        if name.startswith("copyahead priced"):
             for cost in options.cost:
                 found = work(python, name, corpus, "replay", cost)
                 rows += replay_rows(name, found, [cost]) if found else []

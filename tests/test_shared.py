@@ -99,20 +99,38 @@ def test_what_others_hold_changes_no_draft_of_a_tenant(data: st.DataObject) -> N
     theirs = data.draw(st.lists(st.tuples(texts_, texts_), min_size=1, max_size=4))
     alone, beside = make_drafter(policy), make_drafter(policy)
     for number, (prompt, answer) in enumerate(mine):
-        # The row is taken over in both, so that what it forgets goes to the store in both.
         other_prompt, other_answer = theirs[number % len(theirs)]
         write(beside, other_prompt, other_answer, tenant="other")
         write(alone, [VOCAB - 1], [VOCAB - 1], tenant="other")
         assert write(beside, prompt, answer) == write(alone, prompt, answer)
 
 
-def test_a_conversation_that_goes_on_is_not_in_the_store() -> None:
+def kept_of(drafter: Drafter, tenant: str) -> list[int]:
+    """What a tenant's scope holds, barriers as -1."""
+    store = store_of(drafter)
+    scope = store.enter(tenant)
+    store.leave(scope)
+    held: list[int] = store.cells[scope, : store.num_tokens(tenant), 0].tolist()
+    return held
+
+
+def test_of_a_conversation_that_goes_on_only_what_is_new_is_kept() -> None:
     drafter = make_drafter("priced")
-    prompt, answer = passage(1), passage(2)
+    prompt, answer, more, reply = passage(1, 100), passage(2), passage(3, 30), passage(4, 20)
     write(drafter, prompt, answer)
-    assert store_of(drafter).num_tokens("a") == 0
-    write(drafter, prompt + answer + [1, 2, 3], passage(3))
-    assert store_of(drafter).num_tokens("a") == 0
+    assert kept_of(drafter, "a") == [-1, *prompt, *answer, -1]
+    write(drafter, prompt + answer + more, reply)
+    first, context = [-1, *prompt, *answer, -1], [*prompt, *answer][-64:]
+    assert kept_of(drafter, "a") == [*first, *context, *more, *reply, -1]
+
+
+def test_a_row_that_changes_hands_gives_each_tenant_its_own_text() -> None:
+    drafter = make_drafter("priced")
+    prompt, one, two = passage(1, 40), passage(2, 30), passage(3, 30)
+    write(drafter, prompt, one, tenant="a")
+    write(drafter, prompt, two, tenant="b")
+    assert kept_of(drafter, "a") == [-1, *prompt, *one, -1]
+    assert kept_of(drafter, "b") == [-1, *prompt, *two, -1]
 
 
 def test_a_conversation_that_returns_is_kept_once() -> None:
@@ -124,21 +142,16 @@ def test_a_conversation_that_returns_is_kept_once() -> None:
     # Two documents, a barrier before the first and behind each.
     assert store_of(drafter).num_tokens("a") == 2 * 240 + 3
     write(drafter, one + passage(3, 40) + passage(5, 100), passage(6, 40))
-    write(drafter, other, passage(4, 40))
     # Of the longer one only what is new came in, with 64 tokens before it.
     assert store_of(drafter).num_tokens("a") == 2 * 240 + 3 + 140 + 64 + 1
 
 
 def test_a_prediction_is_nobody_elses() -> None:
     drafter = make_drafter("priced")
-    secret = passage(9, 80)
-    session = drafter.open(passage(1, 30), slot=0, tenant="a", prediction=secret)
+    session = drafter.open(passage(1, 30), slot=0, tenant="a", prediction=passage(9, 80))
     session.settle(NO_DRAFT, passage(2, 30))
     session.close()
-    write(drafter, passage(3), [1])
-    store = store_of(drafter)
-    kept = store.cells[store.enter("a"), : store.num_tokens("a"), 0].tolist()
-    assert kept == [-1, *passage(1, 30), *passage(2, 30), -1]
+    assert kept_of(drafter, "a") == [-1, *passage(1, 30), *passage(2, 30), -1]
 
 
 def test_the_oldest_documents_make_room() -> None:
@@ -264,6 +277,7 @@ def test_a_copy_from_the_store_is_told_apart_when_it_goes_on() -> None:
     pool = HistoryPool(1, 400, VOCAB, SharedStore(1, 1024, VOCAB))
     text = passage(1)
     pool.attach(0, text)
+    pool.release(0)
     pool.attach(0, [*passage(2, 30), *text[:8]])
     draft = pool.search(0, Query(keys=(4,), min_match=4, max_tokens=6))
     assert draft == Draft(tuple(text[8:14]), Source.SHARED, 8, (), draft.origin)

@@ -18,6 +18,8 @@ import numpy.typing as npt
 Tokens = npt.NDArray[np.int32]
 
 MAX_DRAFT = 64
+STORE = " + store"
+"""Ends the name of a drafter that also copies from requests before."""
 
 
 class Peer(Protocol):
@@ -59,14 +61,19 @@ class Buffered:
 class Copyahead:
     """copyahead through its public session API. Run by a Python that has it."""
 
-    def __init__(self, policy: str, capacity: int, vocab_size: int, cost: float | None) -> None:
+    def __init__(
+        self, policy: str, capacity: int, vocab_size: int, cost: float | None, *, shared: bool
+    ) -> None:
+        from copyahead.config import SharedOptions
         from copyahead.drafters import LookupDrafter
         from copyahead.history import HistoryPool
+        from copyahead.loading import make_store
         from copyahead.policies import parse_policy
         from copyahead.policies.priced import PricedDrafter
         from copyahead.step_cost import StepCost
 
-        pool = HistoryPool(1, capacity, vocab_size)
+        store = make_store(SharedOptions(shared=shared), vocab_size)
+        pool = HistoryPool(1, capacity, vocab_size, store)
         choice = parse_policy(policy)
         if choice.priced is not None:
             self._drafter: Any = PricedDrafter(
@@ -297,7 +304,9 @@ RULES_ONLY = ("llama.cpp simple", "llama.cpp mod")
 
 
 def make(name: str, capacity: int, vocab_size: int, cost: float | None) -> Peer:
-    """The peer called `name`; `copyahead POLICY` is this project."""
+    """The peer called `name`; `copyahead POLICY` is this project, also with ` + store`."""
     if name.startswith("copyahead "):
-        return Copyahead(name.removeprefix("copyahead "), capacity, vocab_size, cost)
+        policy = name.removeprefix("copyahead ").removesuffix(STORE)
+        shared = name.endswith(STORE)
+        return Copyahead(policy, capacity, vocab_size, cost, shared=shared)
     return PEERS[name](capacity)

@@ -31,8 +31,8 @@ _Packed = tuple[Query, tuple[int, int, int, int, int], bytes]
 """A query, and its fields as a kernel wants them: keys, min_match, winner, candidates, tokens."""
 
 _WINNERS = {"longest": index.LONGEST, "newest": index.NEWEST, "furthest": index.FURTHEST}
-_SAME_CONVERSATION = 64
-"""Of a conversation that has fewer tokens in common with the next one, all is forgotten."""
+_CONTEXT = 64
+"""A conversation that goes on comes into the store with as many tokens that are there already."""
 _MAX_KEYS = 7
 _MAX_KEY = 15
 _SLACK = index.MAX_COPY + 1
@@ -50,7 +50,7 @@ class HistoryPool:
         `capacity` is the longest prompt and answer together. Tokens below 0, or not below
         `vocab_size`, are barriers: kept in place, never matched, never proposed.
 
-        `store` gets what a row forgets, and is searched where the row itself has nothing.
+        `store` gets what finished requests leave, and is searched where a row has nothing itself.
         """
         for name, value, high in (
             ("num_rows", num_rows, 2**20),
@@ -70,8 +70,10 @@ class HistoryPool:
         """The store's arrays, for kernels: empty ones where nothing is shared."""
         text = (self.cells, self.heads, self.lengths)
         self._arrays = (*text, self.shared.cells, self.shared.heads, self.shared.ends)
-        # Whose text each row holds, and the scope it may copy from while a session is open.
+        # Whose text each row holds, how much of it is in the store, and the scope that it may
+        # copy from while a request is in it.
         self._tenants = [""] * num_rows
+        self._published = [0] * num_rows
         self._scopes: list[int | None] = [None] * num_rows
         self._prompt_lengths = [0] * num_rows
         self._prompt_starts = [0] * num_rows
@@ -110,8 +112,8 @@ class HistoryPool:
     def attach(self, row: int, prompt: Tokens, prediction: Tokens = (), tenant: str = "") -> int:
         """Make the row hold exactly `prompt`; returns how many of its tokens it held already.
 
-        Only what comes after those is indexed; what the row forgets goes to the store, into the
-        scope of the tenant that wrote it. `prediction` is text that the request expects to
+        Only what comes after those is indexed. From the store it may copy what `tenant` left
+        there, until `release`. `prediction` is text that the request expects to
         write: it stands before the prompt, between barriers, so that it is found like any other
         text and no match runs from one into the other.
         """
@@ -125,8 +127,9 @@ class HistoryPool:
             raise self._overflow(len(tokens))
         kept = int(index.common_prefix(self.cells, self.lengths, row, self.vocab_size, tokens))
         if self._store is not None:
-            self._store.add(self._tenants[row], self._forgotten(row, kept))
             self.release(row)
+            known = self._published[row] if tenant == self._tenants[row] else 0
+            self._published[row] = min(known, kept)
             self._tenants[row], self._scopes[row] = tenant, self._store.enter(tenant)
         index.truncate_row(self.cells, self.heads, self.lengths, row, kept)
         index.extend_row(self.cells, self.heads, self.lengths, row, self.vocab_size, tokens[kept:])
@@ -134,23 +137,23 @@ class HistoryPool:
         self._prompt_starts[row] = start
         return max(0, kept - start)
 
-    def _forgotten(self, row: int, kept: int) -> npt.NDArray[np.int32]:
-        """What the row holds from `kept` on, without a prediction and what is kept anyhow."""
-        first = max(kept, self._prompt_starts[row])
-        if kept < _SAME_CONVERSATION:
-            first = self._prompt_starts[row]
-        return np.ascontiguousarray(self.cells[row, first : self.length(row), 0])
-
     def scope(self, row: int) -> int:
         """Which scope of the store the row's request may copy from."""
         scope = self._scopes[row]
         return 0 if scope is None else scope
 
     def release(self, row: int) -> None:
-        """The row's request has ended: it copies from no scope any more. Idempotent."""
+        """The row's request has ended: what is new in the row goes to its tenant's scope of the
+        store, and nothing is copied from there any more. Idempotent.
+        """
         scope, self._scopes[row] = self._scopes[row], None
         if self._store is not None and scope is not None:
             self._store.leave(scope)
+            first, length = self._published[row], self.length(row)
+            first = max(first - _CONTEXT, self._prompt_starts[row])
+            text = np.ascontiguousarray(self.cells[row, first:length, 0])
+            self._store.add(self._tenants[row], text)
+            self._published[row] = length
 
     def extend(self, row: int, tokens: Tokens) -> None:
         """Append `tokens`, as written by the request.
@@ -176,6 +179,7 @@ class HistoryPool:
             raise ValueError(f"length must be at least 0, not {length}")
         index.truncate_row(self.cells, self.heads, self.lengths, row, length)
         self._prompt_lengths[row] = min(self._prompt_lengths[row], length)
+        self._published[row] = min(self._published[row], length)
 
     def follows(self, row: int, position: int, start: int) -> bool:
         """Whether the tokens from `start` to the end equal those from place `position` on."""

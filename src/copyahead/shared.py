@@ -1,8 +1,8 @@
 """Text of other requests to copy from: a bounded ring of documents for each scope.
 
 A scope is whatever may see its own text again and nobody else's: a tenant. Scopes never read each
-other, because even how fast a request goes tells what it copied. What a row of history forgets,
-when another conversation takes it, is a document; so a conversation never finds itself here.
+other, because even how fast a request goes tells what it copied. A document is what a finished
+request read and wrote; of one that goes on from an earlier one, what is new.
 
 Memory: 16 bytes a token of `capacity` and up to 12 bytes a slot of the heads, for each scope in
 use; the scope longest unused makes room for a new one.
