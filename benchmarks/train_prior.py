@@ -1,10 +1,10 @@
-"""Trains the prior of `priced` on the first 50 runs of `agent-dev.jsonl.gz`, and judges it.
+"""Trains the prior of `priced` on some recorded runs, and judges it on others.
 
-    python benchmarks/train_prior.py TRACES [--out FILE] [--cache FOLDER]
+    python benchmarks/train_prior.py TRAIN JUDGE [--out FILE]
 
-Runs 1 to 50 of the file are trained on, 51 to 99 are what `bench_policy.py` calls `agent`, and
-what every figure in docs/policies.md is measured on. Tokenised with the demo model's vocabulary.
-Prints both halves' speed-ups with the shipped prior and with the new one.
+Both are traces that `copyahead replay` reads; `agent-dev.jsonl.gz@:50` and `agent-dev.jsonl.gz@50:`
+are the halves that every figure in docs/policies.md is about. Tokenised with the demo model's
+vocabulary. Prints both halves' speed-ups with the shipped prior and with the new one.
 """
 
 from __future__ import annotations
@@ -12,58 +12,69 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-
-import bench_policy
-from bench_policy import STAIR, Turn
 
 from copyahead.history import HistoryPool
 from copyahead.policies.priced import PricedDrafter
 from copyahead.policies.prior import model_of, shipped
 from copyahead.policies.training import Example, Model, document_of, train
 from copyahead.step_cost import StepCost
+from copyahead.traces.costs import parse_costs
+from copyahead.traces.importers import read_traces
+from copyahead.traces.replay import replay_sessions
+from copyahead.traces.tokenizers import find_tokenizer
+from copyahead.traces.tokenizing import BASE, END, START, Corpus, build_corpus
 
-NOTE = (
-    "benchmarks/train_prior.py on runs 1 to 50 of agent-dev.jsonl.gz, in the tokens of "
-    "SmolLM2-135M-Instruct"
-)
-COSTS = {"0.03": StepCost.linear(0.03), "0.3": StepCost.linear(0.3), "stair": StepCost(STAIR)}
+COSTS = ("0.03", "0.3", "stair")
 
 
-def examples(turns: list[Turn]) -> Iterator[Example]:
+def examples(corpus: Corpus) -> Iterator[Example]:
     """What each request read, and what it wrote."""
-    for turn in turns:
-        yield turn.stream[: turn.start], turn.stream[turn.start : turn.end]
+    for request in corpus.requests:
+        stream = corpus.tokens[request[BASE] :]
+        yield stream[: request[START]], stream[request[START] : request[END]]
 
 
-def speedups(turns: list[Turn], size: int, model: Model) -> str:
+def drafter_of(cost: StepCost, vocab_size: int, model: Model, capacity: int) -> PricedDrafter:
+    return PricedDrafter(HistoryPool(1, capacity, vocab_size), cost, prior=model)
+
+
+def speedups(corpus: Corpus, model: Model) -> str:
     """Tokens a step at every cost."""
-    longest = max(turn.end for turn in turns)
     shown = []
-    for name, cost in COSTS.items():
-        drafter = PricedDrafter(HistoryPool(1, longest, size), cost, prior=model)
-        score = bench_policy.replay_with(drafter, turns, cost)
-        shown.append(f"{name} {score.emitted / score.cost:.4f}")
+    sessions = [
+        span for number in range(len(corpus.categories)) for span in corpus.sessions(number)
+    ]
+    for cost in parse_costs(COSTS):
+        make = partial(drafter_of, cost.curve, corpus.vocab_size, model)
+        tally = replay_sessions(corpus, sessions, make).both()
+        shown.append(f"{cost.name} {tally.speedup(cost.curve):.4f}")
     return "  ".join(shown)
 
 
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("traces", type=Path)
+    parser.add_argument("train")
+    parser.add_argument("judge")
     parser.add_argument("--out", type=Path, default=Path("prior.json"))
-    parser.add_argument("--cache", type=Path, help="folder that keeps the tokenised traces")
     options = parser.parse_args()
-    halves = dict(bench_policy.categories(options.traces, ["agent-train", "agent"], options.cache))
-    turns, size = halves["agent-train"]
-    longest = max(turn.end for turn in turns)
-    model = train(lambda: examples(turns), longest, size, on_pass=print)
-    document = document_of(model, NOTE)
+    name, tokenizer = find_tokenizer(None)
+    halves = {
+        path: build_corpus(read_traces([path]), tokenizer)
+        for path in (options.train, options.judge)
+    }
+    corpus = halves[options.train]
+    longest = int(corpus.requests[:, END].max())
+    model = train(lambda: examples(corpus), longest, corpus.vocab_size, on_pass=print)
+    note = f"benchmarks/train_prior.py on {Path(options.train).name}, in the tokens of {name}"
+    document = document_of(model, note)
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items()]
     options.out.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    for name, (judged, _) in halves.items():
+    for path, judged in halves.items():
         for label, prior in (("shipped", shipped()), ("new", model_of(document))):
-            print(f"{name:12} {label:8} {speedups(judged, size, prior)}", flush=True)
+            print(f"{Path(path).name:28} {label:8} {speedups(judged, prior)}", flush=True)
 
 
 if __name__ == "__main__":

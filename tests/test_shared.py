@@ -308,6 +308,19 @@ def test_an_engine_with_a_store_writes_what_plain_decoding_writes(policy: str) -
         assert completion.stats.by_source[Source.SHARED].num_accepted_tokens > 40
 
 
+def test_what_came_from_others_is_not_shown_as_copied() -> None:
+    answer = list(range(4, 19))
+    backend = FakeBackend(ToyLM(script=answer, num_prompt_tokens=1))
+    lookup = LookupOptions(policy="hysteresis:min_match=2,min_match_running=2")
+    with make_engine(backend, lookup=lookup, shared=SharedOptions(shared=True)) as engine:
+        engine.complete(Request(prompt=[1], max_tokens=15))
+        got = engine.complete(Request(prompt=[2], max_tokens=15))
+    assert got.choices[0].tokens == answer
+    assert got.stats.by_source.keys() == {Source.SHARED}
+    assert got.stats.num_accepted_tokens > 5
+    assert not any(copied for _, copied in got.choices[0].pieces)
+
+
 @pytest.mark.parametrize(
     ("sizes", "named"), [((0, 1024), "num_scopes"), ((1, 10), "capacity"), ((1, 2**30), "capacity")]
 )

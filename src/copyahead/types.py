@@ -25,6 +25,10 @@ class Source(StrEnum):
     GRAMMAR = "grammar"
 
 
+OWN_SOURCES = frozenset({Source.PROMPT, Source.OUTPUT, Source.PREDICTION})
+"""Text that the request itself has brought or written."""
+
+
 class FinishReason(StrEnum):
     """Why a request ended, in the words of the OpenAI API."""
 

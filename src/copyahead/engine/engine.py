@@ -288,6 +288,7 @@ class Engine:
         """The tokens that the answer emits; none inside a prompt."""
         answer, draft = work.answer, work.draft.tokens
         start = len(answer.tokens)
+        answer.draft_source = work.draft.source
         if len(logits) == 0:
             return []
         try:

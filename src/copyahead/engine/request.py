@@ -74,7 +74,10 @@ class Chunk(msgspec.Struct, frozen=True):
     num_draft_tokens: int = 0
     """How many were drafted and verified in the round."""
     pieces: tuple[Run, ...] = ()
-    """Text that may now be shown, in runs of copied and not copied. May lag behind the tokens."""
+    """Text that may now be shown, in runs of copied and not copied. May lag behind the tokens.
+
+    Copied means from the request's own text: not from a grammar, nor from another request's.
+    """
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     error: str | None = None

@@ -15,7 +15,7 @@ from copyahead.engine.slots import Slot
 from copyahead.engine.text import TextStream
 from copyahead.errors import RequestError
 from copyahead.stats import CopyStats
-from copyahead.types import Draft, FinishReason, Token
+from copyahead.types import OWN_SOURCES, Draft, FinishReason, Source, Token
 
 
 class Sequence:
@@ -67,6 +67,8 @@ class Sequence:
         self._new: list[tuple[Token, bool]] = []
         self._new_logprobs: list[TokenLogprob] = []
         self._num_drafted = 0
+        self.draft_source: Source | None = None
+        """Where the draft that is being verified was copied from."""
         self._finish_sent = False
         self.admitted_at = 0.0
         self._first_token_at = 0.0
@@ -136,13 +138,20 @@ class Sequence:
             self.grammar.accept(token)
         if token in self._stop_tokens:
             self.finish(FinishReason.STOP)
-        elif self._text.push(token, copied=self._new[-1][1], may_stop=may_stop):
+        elif self._text.push(token, copied=self._shown_as_copied, may_stop=may_stop):
             self.finish(FinishReason.STOP, flush=False)
         elif self.grammar is not None and self.grammar.complete:
             self.finish(FinishReason.STOP)
         elif self.num_output_tokens >= self.max_tokens:
             self.finish(FinishReason.LENGTH)
         return self.finish_reason is not None
+
+    @property
+    def _shown_as_copied(self) -> bool:
+        """Whether the newest token was copied, and from text of the request itself: that others
+        wrote the same is not to be seen.
+        """
+        return self._new[-1][1] and self.draft_source in OWN_SOURCES
 
     def settle(self, draft: Draft, emitted: list[Token]) -> int:
         """Count a verified round; returns how many drafted tokens were kept."""
