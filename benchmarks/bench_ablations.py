@@ -1,6 +1,6 @@
 """What each part of `priced` adds: replay with one part taken out at a time.
 
-    python benchmarks/bench_ablations.py TRACE... [--only NAME...] [--cost ...] [--demo]
+    python benchmarks/bench_ablations.py TRACE... [--only NAME...] [--cost ...] [--after N] [--demo]
 
 Every ablation is a change of a few lines, made in a copy of the package, and is refused if those
 lines are no longer there. The copies compile their kernels anew, about a minute each. `--demo`
@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("traces", nargs="+")
     parser.add_argument("--cost", default="0.03,0.3")
     parser.add_argument("--only", nargs="+", choices=list(ABLATIONS), default=list(ABLATIONS))
+    parser.add_argument("--after", default="0", help="tokens of a chat history only read")
     parser.add_argument("--demo", action="store_true")
     options = parser.parse_args()
     table: list[dict[str, Any]] = []
@@ -179,7 +180,7 @@ def main() -> None:
         for number, removed in enumerate(options.only):
             folder = Path(name) / str(number)
             write_copy(folder, ABLATIONS[removed])
-            rows = replay(folder, options.traces, options.cost)
+            rows = replay(folder, options.traces, options.cost, "--after", options.after)
             found = {
                 f"{row['category']} at {row['cost']}": row["speedup"]
                 for row in rows

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyahead.cli import run
+from copyahead.config import SharedOptions
 from copyahead.errors import ConfigError
 from copyahead.step_cost import StepCost
 from copyahead.traces.costs import parse_costs
@@ -21,6 +22,7 @@ from copyahead.traces.report import html_report
 from copyahead.traces.rows import Row, make_rows
 from copyahead.traces.runs import LIMIT, Cost, Results, Run, plan_runs, policies_of, run_all
 from copyahead.traces.simulate import LENGTHS, length_policies
+from copyahead.traces.tokenizers import find_tokenizer
 from copyahead.traces.tokenizing import Corpus
 
 LINEAR = Cost("0.1", StepCost.linear(0.1), 0.1)
@@ -42,9 +44,12 @@ def corpus_of(
 
 
 def figures(
-    corpus: Corpus, policies: Sequence[str], costs: Sequence[Cost] = (LINEAR,)
+    corpus: Corpus,
+    policies: Sequence[str],
+    costs: Sequence[Cost] = (LINEAR,),
+    shared: bool = False,
 ) -> list[Row]:
-    runs = plan_runs(policies_of(policies), costs)
+    runs = plan_runs(policies_of(policies), costs, SharedOptions(shared=shared))
     found = run_all(corpus, [*runs, Run(LIMIT)], jobs=1)
     return make_rows(corpus, runs, found[:-1], found[-1], costs)
 
@@ -155,6 +160,27 @@ def test_turns_of_a_session_see_each_other_and_sessions_do_not() -> None:
     assert warm.warm.tokens_per_round > 1.5
     assert cold.tokens_per_round == 1.0
     assert cold.warm is None
+
+
+@pytest.mark.parametrize("policy", ["single", "priced"])
+def test_with_a_store_sessions_copy_from_those_before(policy: str) -> None:
+    text = list(range(100, 160))
+    corpus = corpus_of((text, [(10, 60)]), (text, [(10, 60)]))
+    alone = figures(corpus, [policy])[0]
+    shared = figures(corpus, [policy], shared=True)[0]
+    assert alone.accepted_from == {}
+    assert shared.accepted_from == {"shared": 1.0}
+    assert shared.tokens_per_round > 1.3
+
+
+def test_the_command_says_that_there_is_a_store(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["replay", str(recorded), "--policy", "single", "--shared"]
+    assert run([*arguments, "--shared-tokens", "5000"]) == 0
+    assert "a shared store of 5000 tokens" in capsys.readouterr().out
+    assert run([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["shared_tokens"] == 2**20
 
 
 def test_priced_is_run_at_each_cost_and_never_much_slower_than_plain() -> None:
@@ -284,7 +310,7 @@ def test_the_command_prints_a_table_and_writes_a_report(
         ([], "nothing to replay"),
         (["none.jsonl"], "cannot be read"),
         (["none.jsonl", "--policy", "best"], "unknown"),
-        (["none.jsonl", "--shared"], "leave out --shared"),
+        (["none.jsonl", "--shared-tokens", "5"], "shared_tokens must be from 1024"),
         (["none.jsonl", "--jobs", "0"], "jobs must be from 1"),
         (["none.jsonl", "--tokenizer", "none.json"], "cannot be read"),
     ],
@@ -316,3 +342,64 @@ def test_text_is_tokenised_with_the_bundled_model(
     found = json.loads(capsys.readouterr().out)
     assert found["tokenizer"].endswith(".gguf")
     assert found["results"][0]["speedup"] > 1.5
+
+
+@pytest.fixture
+def tokenizer_file(tmp_path: Path) -> Path:
+    """A `tokenizer.json` as models bring it: byte pairs, and marks of their own."""
+    from tokenizers import Tokenizer
+    from tokenizers.decoders import ByteLevel as Bytes
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+    from tokenizers.trainers import BpeTrainer
+
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = ByteLevel(add_prefix_space=False), Bytes()
+    trainer = BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|im_start|>", "<|im_end|>"],
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([Path(__file__).read_text()], trainer)
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+def test_text_is_tokenised_with_a_tokenizer_file(
+    tokenizer_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "def area(width, height):\n    return width * height\n" * 3
+    messages = [{"role": "user", "content": code}, {"role": "assistant", "content": code}]
+    path = tmp_path / "runs.jsonl"
+    path.write_text(json.dumps({"messages": messages}) + "\n")
+    arguments = ["replay", str(path), "--tokenizer", str(tokenizer_file), "--policy", "priced"]
+    assert run([*arguments, "--cost", "0.03", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["tokenizer"] == "tokenizer.json"
+    assert found["results"][0]["speedup"] > 1.5
+
+
+def test_a_tokenizer_file_reads_marks_only_where_it_is_told_to(tokenizer_file: Path) -> None:
+    name, tokenizer = find_tokenizer(tokenizer_file)
+    assert name == "tokenizer.json"
+    (end,) = tokenizer.end_tokens
+    text = "over<|im_end|>"
+    assert tokenizer.encode(text)[-1] == end
+    plain = tokenizer.encode(text, special=False)
+    assert end not in plain
+    assert max(plain) < tokenizer.vocab_size
+
+
+def test_a_tokenizer_file_that_is_none_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text("{}")
+    trace = tmp_path / "runs.jsonl"
+    trace.write_text(json.dumps({"messages": [{"role": "assistant", "content": "a"}]}) + "\n")
+    assert run(["replay", str(trace), "--tokenizer", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert "broken.json cannot be read" in shown
+    assert shown.count("\n") == 1

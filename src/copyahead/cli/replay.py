@@ -94,13 +94,18 @@ def replay(
     if options.html is not None:
         _write_report(options.html, read, name, rows)
     if json:
-        output.print_json(document(read, name, rows))
+        output.print_json(document(read, name, rows, shared))
     else:
-        show(name, rows)
+        show(name, rows, shared)
     return 0
 
 
-def document(traces: Sequence[Trace], tokenizer: str, rows: Sequence[Row]) -> dict[str, Any]:
+def document(
+    traces: Sequence[Trace],
+    tokenizer: str,
+    rows: Sequence[Row],
+    shared: SharedOptions = _NOT_SHARED,
+) -> dict[str, Any]:
     """The JSON of `replay`."""
     return {
         "traces": [
@@ -113,16 +118,19 @@ def document(traces: Sequence[Trace], tokenizer: str, rows: Sequence[Row]) -> di
             for trace in traces
         ],
         "tokenizer": tokenizer,
+        "shared_tokens": shared.shared_tokens if shared.shared else 0,
         "results": list(rows),
     }
 
 
-def show(tokenizer: str, rows: Sequence[Row]) -> None:
+def show(tokenizer: str, rows: Sequence[Row], shared: SharedOptions = _NOT_SHARED) -> None:
     """The same for people: a table a category."""
     from copyahead.traces.rows import categories_shown
 
     console = output.stdout()
-    console.print(f"tokenised with {tokenizer}; speed-up 1.00 is plain decoding", soft_wrap=True)
+    store = f"; a shared store of {shared.shared_tokens} tokens" if shared.shared else ""
+    heading = f"tokenised with {tokenizer}{store}; speed-up 1.00 is plain decoding"
+    console.print(heading, soft_wrap=True)
     for category in categories_shown(rows):
         mine = [row for row in rows if row.category == category]
         first = mine[0]

@@ -37,13 +37,16 @@ class JsonTokenizer:
         except ImportError:
             raise MissingExtraError("tokenizers", "tokenizers") from None
         try:
+            # Whether marks are read as their token is a setting of the whole reader, and several
+            # threads encode at once: so there are two.
             self._reader: Any = Reader.from_file(str(path))
+            self._plain_reader: Any = Reader.from_file(str(path))
         except Exception as error:  # The package raises bare Exception.
             raise ConfigError(f"tokenizer {path} cannot be read ({error})") from None
+        self._plain_reader.encode_special_tokens = True
         vocabulary: dict[str, int] = self._reader.get_vocab(with_added_tokens=True)
         self._vocab_size = max(vocabulary.values()) + 1
         self._end_tokens = frozenset(vocabulary[m] for m in self._END_MARKS if m in vocabulary)
-        self._reader.encode_special_tokens = True
 
     @property
     def vocab_size(self) -> int:
@@ -57,7 +60,6 @@ class JsonTokenizer:
 
     def encode(self, text: str, *, special: bool = True) -> list[Token]:
         """See `tokenizing.Tokenizer.encode`."""
-        # Marks are read as their token only while this is off.
-        self._reader.encode_special_tokens = not special
-        ids: list[Token] = self._reader.encode(text, add_special_tokens=False).ids
+        reader = self._reader if special else self._plain_reader
+        ids: list[Token] = reader.encode(text, add_special_tokens=False).ids
         return ids
