@@ -10,7 +10,8 @@ STAMP := $(VENV)/.installed
 CMAKE_ARGS ?= -DGGML_NATIVE=OFF
 export CMAKE_ARGS
 
-.PHONY: demo test test-slow check bench bench-server bench-http bench-peers docs clean install
+.PHONY: demo test test-slow check bench bench-server bench-http bench-peers figures ablations
+.PHONY: docs clean install
 
 demo: $(STAMP)
 	$(BIN)/copyahead demo
@@ -36,13 +37,21 @@ bench: $(STAMP)
 bench-server: $(STAMP) $(PEERS)/.installed
 	$(BIN)/python benchmarks/bench_llama_server.py --peer-python $(PEERS)/bin/python
 
-# Other drafters, in the same environment. TRACES: files to replay; made up when not given.
 # The same over HTTP: time to first token, and several clients.
 bench-http: $(STAMP) $(PEERS)/.installed
 	$(BIN)/python benchmarks/bench_http.py --peer-python $(PEERS)/bin/python
 
-bench-peers: bench-server $(PEERS)/.drafters
+# Other drafters, in the same environment. TRACES: files to replay; made up when not given.
+bench-peers: $(STAMP) $(PEERS)/.drafters
 	$(BIN)/python benchmarks/bench_peers.py --peer-python $(PEERS)/bin/python $(TRACES)
+
+# Every figure that is promised, in one table. About an hour, most of it the slowest peers'.
+figures: $(STAMP) $(PEERS)/.drafters
+	$(BIN)/python benchmarks/figures.py --peer-python $(PEERS)/bin/python $(TRACES)
+
+# What each part of the default policy adds. TRACES: files to replay.
+ablations: $(STAMP)
+	$(BIN)/python benchmarks/bench_ablations.py --demo $(TRACES)
 
 $(PEERS)/.drafters: $(PEERS)/.installed
 	$(PEERS)/bin/python -m pip install --quiet torch==2.13.0 transformers numba setuptools \
