@@ -10,12 +10,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from copyahead.engine.request import MAX_CHOICES, Request
-from copyahead.engine.text import Run
 from copyahead.errors import ConfigError
-from copyahead.server.errors import ApiError, api_error
+from copyahead.server.errors import ApiError
 from copyahead.server.generation import Generation
 from copyahead.server.service import Service
-from copyahead.server.streaming import EventStream, frame, while_connected
+from copyahead.server.streaming import EventStream, while_connected
 from copyahead.server.wire import RENAMES, CommonFields, joined
 from copyahead.types import Token
 
@@ -58,19 +57,6 @@ def json_response(
     """`document` as JSON."""
     body = msgspec.json.encode(document)
     return Response(body, status, headers=headers, media_type="application/json")
-
-
-async def guarded(
-    service: Service, frames: AsyncGenerator[bytes], renames: Mapping[str, str]
-) -> AsyncGenerator[bytes]:
-    """`frames`; a fault becomes a last frame with an error object, and nothing follows it."""
-    try:
-        async for data in frames:
-            yield data
-    except Exception as error:
-        fault = api_error(error, renames)
-        service.report(error, fault)
-        yield frame(fault.body())
 
 
 async def make_request(
@@ -119,31 +105,3 @@ def check_policy(text: str) -> None:
     except ConfigError as error:
         param = RENAMES["policy"]
         raise ApiError(str(error), param=param, code="invalid_value") from None
-
-
-def copied_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The field `copied`: the text in runs, each with whether its tokens were copied."""
-    merged: list[dict[str, Any]] = []
-    for text, copied in runs:
-        if merged and merged[-1]["copied"] == copied:
-            merged[-1]["text"] += text
-        else:
-            merged.append({"text": text, "copied": copied})
-    return merged
-
-
-def num_reasoning_tokens(
-    pieces: Sequence[bytes], tokens: Sequence[Token], reasoning: str, skipped: str
-) -> int:
-    """How many of an answer's tokens hold its thinking: it comes first, after `skipped`.
-
-    Counted by bytes, so that it does not depend on how the tokens came.
-    """
-    if not reasoning:
-        return 0
-    left = len((skipped + reasoning).encode())
-    for count, token in enumerate(tokens):
-        if left <= 0:
-            return count
-        left -= len(pieces[token]) if token < len(pieces) else 0
-    return len(tokens)

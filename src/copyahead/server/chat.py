@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from copyahead._version import __version__
 from copyahead.engine.request import Chunk, Request, TokenLogprob
 from copyahead.engine.text import Run
-from copyahead.server.answers import (
-    answer_stream,
-    answer_whole,
-    copied_runs,
-    guarded,
-    make_request,
-    num_reasoning_tokens,
-)
+from copyahead.server.answers import make_request
+from copyahead.server.choices import ChoicesAnswer, copied_runs
 from copyahead.server.errors import ApiError
-from copyahead.server.generation import Generation
 from copyahead.server.logprobs import chat_logprobs
 from copyahead.server.prompting import ChatPrompt, chat_prompt
 from copyahead.server.reply import ReasoningDelta, ReplyEvent
 from copyahead.server.service import Service
-from copyahead.server.streaming import DONE, frame, while_connected
+from copyahead.server.streaming import while_connected
 from copyahead.server.tool_parser import TextDelta, ToolCallStart
-from copyahead.server.usage import timings, usage
-from copyahead.server.wire import RENAMES, ChatRequest, budget, new_id, now
-from copyahead.types import FinishReason, Token
+from copyahead.server.transcript import Transcript
+from copyahead.server.wire import RENAMES, ChatRequest, budget, new_id
+from copyahead.types import FinishReason
 
 FIELD_NAMES = {**RENAMES, "prompt": "messages", "logprobs": "top_logprobs"}
-FINGERPRINT = f"copyahead-{__version__}"
 
 
 async def chat(service: Service, http: HttpRequest, body: ChatRequest, tenant: str) -> Response:
     """Answer one chat request."""
     prompt = await while_connected(http, _prompt(service, body))
     request = await _request(service, body, prompt, tenant)
-    answers = [ChatAnswer(service, prompt, body, index) for index in range(request.n)]
+    choices = [ChatChoice(service, prompt, body, index) for index in range(request.n)]
     generation = service.start([request], answer_id=new_id("chatcmpl-"), route="chat")
-    if body.stream:
-        frames = guarded(service, _frames(service, generation, answers, body), FIELD_NAMES)
-        return await answer_stream(http, service, generation, frames)
-    return await answer_whole(http, generation, _document(service, generation, answers))
+    kinds = ("chat.completion", "chat.completion.chunk")
+    answer = ChoicesAnswer(service, generation, choices, kinds=kinds, renames=FIELD_NAMES)
+    return await answer.respond(http, body)
 
 
 async def _prompt(service: Service, body: ChatRequest) -> ChatPrompt:
@@ -78,18 +67,15 @@ async def _request(service: Service, body: ChatRequest, prompt: ChatPrompt, tena
     )
 
 
-class ChatAnswer:
+class ChatChoice:
     """One choice: takes its chunks, gives deltas, and keeps what the whole answer needs."""
 
     def __init__(self, service: Service, prompt: ChatPrompt, body: ChatRequest, index: int) -> None:
-        self.index = index
-        self.reply = prompt.reply()
-        self.finish_reason: str | None = None
+        self._index = index
+        self._transcript = Transcript(prompt, service.pieces)
         self._pieces = service.pieces
-        self._skipped = "" if prompt.thinking else prompt.markers.begin
         self._with_copied = bool(body.include_copied)
         self._with_logprobs = bool(body.logprobs)
-        self._tokens: list[Token] = []
         self._runs: list[Run] = []
         self._logprobs: list[TokenLogprob] = []
         self._opened = False
@@ -97,18 +83,13 @@ class ChatAnswer:
     @property
     def num_reasoning_tokens(self) -> int:
         """Tokens of its thinking."""
-        reasoning = self.reply.reasoning
-        return num_reasoning_tokens(self._pieces, self._tokens, reasoning, self._skipped)
+        return self._transcript.num_reasoning_tokens
 
     def push(self, chunk: Chunk) -> list[dict[str, Any]]:
         """What `chunk` adds, as the `choices` entries of a stream."""
-        self._tokens += chunk.tokens
         self._runs += chunk.pieces
         self._logprobs += chunk.logprobs
-        events = self.reply.push(chunk.text)
-        if chunk.finish_reason is not None:
-            events += self.reply.finish()
-        deltas = [_delta(event) for event in events]
+        deltas = [_delta(event) for event in self._transcript.push(chunk)]
         if not deltas and ((self._with_copied and chunk.pieces) or chunk.logprobs):
             deltas = [{"content": ""}]
         if not self._opened:
@@ -121,28 +102,28 @@ class ChatAnswer:
         if self._with_logprobs and chunk.logprobs:
             choices[-1]["logprobs"] = chat_logprobs(self._pieces, chunk.logprobs)
         if chunk.finish_reason is not None:
-            self.finish_reason = self._finish(chunk.finish_reason)
-            choices.append({**self._choice({}), "finish_reason": self.finish_reason})
+            choices.append({**self._choice({}), "finish_reason": self._finish_reason()})
         return choices
 
     def whole(self) -> dict[str, Any]:
         """The entry of `choices` in a document."""
-        calls = self.reply.calls
-        message: dict[str, Any] = {"role": "assistant", "content": self.reply.content}
+        reply = self._transcript.reply
+        message: dict[str, Any] = {"role": "assistant", "content": reply.content}
         message["refusal"] = None
-        if self.reply.reasoning:
-            message["reasoning_content"] = self.reply.reasoning
-        if calls:
-            message["content"] = self.reply.content if self.reply.content.strip() else None
+        if reply.reasoning:
+            message["reasoning_content"] = reply.reasoning
+        if reply.calls:
+            message["content"] = reply.content if reply.content.strip() else None
             message["tool_calls"] = [
                 {
                     "id": call.id,
                     "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments},
                 }
-                for call in calls
+                for call in reply.calls
             ]
-        choice = {"index": self.index, "message": message, "finish_reason": self.finish_reason}
+        reason = self._finish_reason()
+        choice = {"index": self._index, "message": message, "finish_reason": reason}
         choice["logprobs"] = (
             chat_logprobs(self._pieces, self._logprobs) if self._with_logprobs else None
         )
@@ -151,10 +132,11 @@ class ChatAnswer:
         return choice
 
     def _choice(self, delta: dict[str, Any]) -> dict[str, Any]:
-        return {"index": self.index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def _finish(self, reason: FinishReason) -> str:
-        if reason is FinishReason.STOP and self.reply.calls:
+    def _finish_reason(self) -> str:
+        reason = self._transcript.finish_reason
+        if reason is FinishReason.STOP and self._transcript.reply.calls:
             return "tool_calls"
         return str(reason)
 
@@ -170,50 +152,3 @@ def _delta(event: ReplyEvent) -> dict[str, Any]:
     else:
         call = {"index": event.index, "function": {"arguments": event.arguments}}
     return {"tool_calls": [call]}
-
-
-async def _document(
-    service: Service, generation: Generation, answers: Sequence[ChatAnswer]
-) -> dict[str, Any]:
-    async for index, chunk in generation:
-        answers[index].push(chunk)
-    stats = generation.stats
-    return {
-        **_head(service, generation, "chat.completion"),
-        "choices": [answer.whole() for answer in answers],
-        "usage": usage(stats, sum(answer.num_reasoning_tokens for answer in answers)),
-        "timings": timings(stats),
-    }
-
-
-async def _frames(
-    service: Service, generation: Generation, answers: Sequence[ChatAnswer], body: ChatRequest
-) -> AsyncGenerator[bytes]:
-    with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    head = _head(service, generation, "chat.completion.chunk")
-    more: dict[str, Any] = {"usage": None} if with_usage else {}
-    num_open = len(answers)
-    async for index, chunk in generation:
-        num_open -= chunk.finish_reason is not None
-        choices = answers[index].push(chunk)
-        if num_open == 0 and not with_usage:
-            more = {"timings": timings(generation.stats)}
-        last = len(choices) - 1
-        for place, choice in enumerate(choices):
-            extra = more if with_usage or place == last else {}
-            yield frame({**head, "choices": [choice], **extra})
-    if with_usage:
-        stats = generation.stats
-        counts = usage(stats, sum(answer.num_reasoning_tokens for answer in answers))
-        yield frame({**head, "choices": [], "usage": counts, "timings": timings(stats)})
-    yield DONE
-
-
-def _head(service: Service, generation: Generation, kind: str) -> dict[str, Any]:
-    return {
-        "id": generation.id,
-        "object": kind,
-        "created": now(),
-        "model": service.options.model_name,
-        "system_fingerprint": FINGERPRINT,
-    }

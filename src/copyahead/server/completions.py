@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -10,22 +10,14 @@ from starlette.responses import Response
 
 from copyahead.engine.request import MAX_CHOICES, Chunk, Request
 from copyahead.engine.text import Run
-from copyahead.server.answers import (
-    answer_stream,
-    answer_whole,
-    copied_runs,
-    guarded,
-    make_request,
-)
-from copyahead.server.chat import FINGERPRINT
+from copyahead.server.answers import make_request
+from copyahead.server.choices import ChoicesAnswer, copied_runs
 from copyahead.server.errors import ApiError
-from copyahead.server.generation import Generation
 from copyahead.server.logprobs import CompletionLogprobs, join
 from copyahead.server.prompting import constraint_of
 from copyahead.server.service import Service
-from copyahead.server.streaming import DONE, frame, while_connected
-from copyahead.server.usage import timings, usage
-from copyahead.server.wire import RENAMES, CompletionRequest, budget, new_id, now
+from copyahead.server.streaming import while_connected
+from copyahead.server.wire import RENAMES, CompletionRequest, budget, new_id
 from copyahead.types import Token
 
 
@@ -39,15 +31,14 @@ async def completions(
     _check_total(requests)
     echoes = [service.text(prompt, "prompt") if body.echo else "" for prompt in prompts]
     per_prompt = requests[0].n
-    answers = [
-        CompletionAnswer(service, body, index, echoes[index // per_prompt])
+    choices = [
+        CompletionChoice(service, body, index, echoes[index // per_prompt])
         for index in range(len(prompts) * per_prompt)
     ]
     generation = service.start(requests, answer_id=new_id("cmpl-"), route="completions")
-    if body.stream:
-        frames = guarded(service, _frames(service, generation, answers, body), RENAMES)
-        return await answer_stream(http, service, generation, frames)
-    return await answer_whole(http, generation, _document(service, generation, answers))
+    kinds = ("text_completion", "text_completion")
+    answer = ChoicesAnswer(service, generation, choices, kinds=kinds, renames=RENAMES)
+    return await answer.respond(http, body)
 
 
 def _check(body: CompletionRequest) -> None:
@@ -124,7 +115,7 @@ async def _request(
     )
 
 
-class CompletionAnswer:
+class CompletionChoice:
     """One choice: takes its chunks, and keeps the whole."""
 
     def __init__(self, service: Service, body: CompletionRequest, index: int, echo: str) -> None:
@@ -137,8 +128,10 @@ class CompletionAnswer:
         self._entries: list[dict[str, Any]] = []
         self._finish_reason: str | None = None
 
-    def push(self, chunk: Chunk) -> dict[str, Any]:
-        """The `choices` entry of a stream for `chunk`."""
+    num_reasoning_tokens = 0
+
+    def push(self, chunk: Chunk) -> list[dict[str, Any]]:
+        """The `choices` entry of a stream for `chunk`; none where it shows nothing."""
         text, self._echo = self._echo + chunk.text, ""
         self._text += text
         self._runs += chunk.pieces
@@ -148,7 +141,8 @@ class CompletionAnswer:
             self._entries.append(entry)
         if chunk.finish_reason is not None:
             self._finish_reason = str(chunk.finish_reason)
-        return self._choice(text, entry, chunk.pieces)
+        is_shown = text or entry or chunk.finish_reason is not None
+        return [self._choice(text, entry, chunk.pieces)] if is_shown else []
 
     def whole(self) -> dict[str, Any]:
         """The entry of `choices` in a document."""
@@ -167,51 +161,3 @@ class CompletionAnswer:
         if self._with_copied:
             choice["copied"] = copied_runs(runs)
         return choice
-
-
-async def _document(
-    service: Service, generation: Generation, answers: Sequence[CompletionAnswer]
-) -> dict[str, Any]:
-    async for index, chunk in generation:
-        answers[index].push(chunk)
-    stats = generation.stats
-    return {
-        **_head(service, generation),
-        "choices": [answer.whole() for answer in answers],
-        "usage": usage(stats),
-        "timings": timings(stats),
-    }
-
-
-async def _frames(
-    service: Service,
-    generation: Generation,
-    answers: Sequence[CompletionAnswer],
-    body: CompletionRequest,
-) -> AsyncGenerator[bytes]:
-    with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    head = _head(service, generation)
-    more: dict[str, Any] = {"usage": None} if with_usage else {}
-    num_open = len(answers)
-    async for index, chunk in generation:
-        num_open -= chunk.finish_reason is not None
-        choice = answers[index].push(chunk)
-        if num_open == 0 and not with_usage:
-            more = {"timings": timings(generation.stats)}
-        if choice["text"] or choice["logprobs"] or choice["finish_reason"]:
-            yield frame({**head, "choices": [choice], **more})
-    if with_usage:
-        stats = generation.stats
-        document = {**head, "choices": [], "usage": usage(stats), "timings": timings(stats)}
-        yield frame(document)
-    yield DONE
-
-
-def _head(service: Service, generation: Generation) -> dict[str, Any]:
-    return {
-        "id": generation.id,
-        "object": "text_completion",
-        "created": now(),
-        "model": service.options.model_name,
-        "system_fingerprint": FINGERPRINT,
-    }

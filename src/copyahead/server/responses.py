@@ -5,25 +5,18 @@ Every item has one id, the same in all its events and in the whole response.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from copyahead.engine.request import Chunk, Request
+from copyahead.engine.request import Request
 from copyahead.errors import CopyaheadError
-from copyahead.server.answers import (
-    answer_stream,
-    answer_whole,
-    make_request,
-    num_reasoning_tokens,
-)
-from copyahead.server.errors import api_error
+from copyahead.server.answers import make_request
+from copyahead.server.errors import ApiError, api_error
 from copyahead.server.generation import Generation
 from copyahead.server.prompting import ChatPrompt, chat_prompt
-from copyahead.server.reply import ReasoningDelta, ReplyEvent
 from copyahead.server.responses_input import (
     FIELD_NAMES,
     ResponsesRequest,
@@ -32,17 +25,10 @@ from copyahead.server.responses_input import (
     messages_of,
 )
 from copyahead.server.service import Service
-from copyahead.server.streaming import frame, while_connected
-from copyahead.server.tool_parser import TextDelta, ToolCallStart
+from copyahead.server.streaming import while_connected
+from copyahead.server.typed_events import Event, Kind, Section, Sections, TypedAnswer
 from copyahead.server.usage import timings
 from copyahead.server.wire import budget, new_id, now
-from copyahead.stats import CopyStats
-from copyahead.types import FinishReason, Token
-
-Event = tuple[str, dict[str, Any]]
-"""An event's type and its fields, apart from its number."""
-Kind = Literal["message", "reasoning", "function_call"]
-_PREFIXES: dict[Kind, str] = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
 
 
 async def responses(
@@ -55,9 +41,7 @@ async def responses(
         request = await _request(service, body, prompt, tenant)
         generation = service.start([request], answer_id=new_id("resp_"), route="responses")
         answer = ResponsesAnswer(service, prompt, body, generation)
-        if body.stream:
-            return await answer_stream(http, service, generation, _frames(service, answer))
-        return await answer_whole(http, generation, answer.whole())
+        return await answer.respond(http, stream=bool(body.stream))
     except CopyaheadError as error:
         raise api_error(error, FIELD_NAMES) from error
 
@@ -94,174 +78,140 @@ async def _request(
     )
 
 
-class _Item(msgspec.Struct):
-    """An output item as far as it has been written."""
+class Output(Sections):
+    """The items of one response, with the events in the official order."""
 
-    kind: Kind
-    id: str
-    index: int
-    text: str = ""
-    call_id: str = ""
-    name: str = ""
-
-    def document(self, status: str) -> dict[str, Any]:
-        """The item with what it holds so far."""
-        head = {"id": self.id, "type": self.kind, "status": status}
-        if self.kind == "function_call":
-            return {**head, "call_id": self.call_id, "name": self.name, "arguments": self.text}
-        content = [] if status == "in_progress" else [self.part()]
-        if self.kind == "reasoning":
-            return {**head, "summary": [], "content": content}
-        return {**head, "role": "assistant", "content": content}
-
-    def part(self) -> dict[str, Any]:
-        """Its one part, for items that are text."""
-        if self.kind == "reasoning":
-            return {"type": "reasoning_text", "text": self.text}
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
-
-
-class Output:
-    """The items of one response, and the events of their making, in the official order."""
-
-    def __init__(self) -> None:
-        self.items: list[dict[str, Any]] = []
-        self._open: _Item | None = None
-
-    def push(self, event: ReplyEvent) -> list[Event]:
-        """The events that `event` makes."""
-        if isinstance(event, ToolCallStart):
-            item = _Item("function_call", new_id("fc_"), 0, call_id=event.id, name=event.name)
-            return self._begin(item)
-        if isinstance(event, TextDelta):
-            return [*self._turn_to("message"), *self._add(event.text)]
-        if isinstance(event, ReasoningDelta):
-            return [*self._turn_to("reasoning"), *self._add(event.text)]
-        return self._add(event.arguments)
-
-    def finish(self, status: str) -> list[Event]:
-        """The events of the last item's end. A response always has an item."""
-        events = [] if self.items or self._open is not None else self._turn_to("message")
-        return [*events, *self._end(status)]
-
-    def _turn_to(self, kind: Kind) -> list[Event]:
-        if self._open is not None and self._open.kind == kind:
-            return []
-        return self._begin(_Item(kind, new_id(_PREFIXES[kind]), 0))
-
-    def _begin(self, item: _Item) -> list[Event]:
-        events = self._end("completed")
-        item.index = len(self.items)
-        self._open = item
-        added = {"output_index": item.index, "item": item.document("in_progress")}
-        events.append(("response.output_item.added", added))
-        if item.kind != "function_call":
-            events.append(("response.content_part.added", {**_place(item), "part": item.part()}))
+    def begun(self, section: Section) -> list[Event]:
+        """The item, and its one part where it is text."""
+        section.id = new_id(_ITEMS[section.kind].id_prefix)
+        item = _item(section, "in_progress")
+        events: list[Event] = [
+            {"type": "response.output_item.added", "output_index": section.index, "item": item}
+        ]
+        if section.kind != "call":
+            part = {**_place(section), "part": _part(section)}
+            events.append({"type": "response.content_part.added", **part})
         return events
 
-    def _add(self, text: str) -> list[Event]:
-        item = self._open
-        assert item is not None, "text comes after an item has begun"
-        item.text += text
-        return [(f"response.{_delta_name(item)}.delta", {**_spoken(item), "delta": text})]
+    def grown(self, section: Section, text: str) -> Event:
+        """More text, or more arguments."""
+        name = f"response.{_ITEMS[section.kind].text_name}.delta"
+        return {"type": name, **_spoken(section), "delta": text}
 
-    def _end(self, status: str) -> list[Event]:
-        item, self._open = self._open, None
-        if item is None:
-            return []
-        self.items.append(item.document(status))
-        done = {"arguments" if item.kind == "function_call" else "text": item.text}
-        if item.kind == "function_call":
-            done["name"] = item.name
-        events: list[Event] = [(f"response.{_delta_name(item)}.done", {**_spoken(item), **done})]
-        if item.kind != "function_call":
-            events.append(("response.content_part.done", {**_place(item), "part": item.part()}))
-        ended = {"output_index": item.index, "item": self.items[-1]}
-        return [*events, ("response.output_item.done", ended)]
+    def ended(self, section: Section, document: Mapping[str, Any]) -> list[Event]:
+        """The whole text, the whole part, the whole item."""
+        name = f"response.{_ITEMS[section.kind].text_name}.done"
+        if section.kind == "call":
+            done = {"arguments": section.text, "name": section.name}
+        else:
+            done = {"text": section.text}
+        events: list[Event] = [{"type": name, **_spoken(section), **done}]
+        if section.kind != "call":
+            part = {**_place(section), "part": _part(section)}
+            events.append({"type": "response.content_part.done", **part})
+        item = {"output_index": section.index, "item": document}
+        return [*events, {"type": "response.output_item.done", **item}]
 
-
-def _delta_name(item: _Item) -> str:
-    names = {"message": "output_text", "reasoning": "reasoning_text"}
-    return names.get(item.kind, "function_call_arguments")
+    def document(self, section: Section, complete: bool) -> dict[str, Any]:
+        """The item."""
+        return _item(section, "completed" if complete else "incomplete")
 
 
-def _place(item: _Item) -> dict[str, Any]:
-    place: dict[str, Any] = {"item_id": item.id, "output_index": item.index}
-    if item.kind != "function_call":
+class _Names(NamedTuple):
+    """What a kind of section is called here."""
+
+    type: str
+    id_prefix: str
+    text_name: str
+
+
+_ITEMS: dict[Kind, _Names] = {
+    "text": _Names("message", "msg_", "output_text"),
+    "thinking": _Names("reasoning", "rs_", "reasoning_text"),
+    "call": _Names("function_call", "fc_", "function_call_arguments"),
+}
+
+
+def _item(section: Section, status: str) -> dict[str, Any]:
+    head = {"id": section.id, "type": _ITEMS[section.kind].type, "status": status}
+    if section.kind == "call":
+        call = {"call_id": section.call_id, "name": section.name, "arguments": section.text}
+        return {**head, **call}
+    content = [] if status == "in_progress" else [_part(section)]
+    if section.kind == "thinking":
+        return {**head, "summary": [], "content": content}
+    return {**head, "role": "assistant", "content": content}
+
+
+def _part(section: Section) -> dict[str, Any]:
+    """The one part of an item that is text."""
+    if section.kind == "thinking":
+        return {"type": "reasoning_text", "text": section.text}
+    return {"type": "output_text", "text": section.text, "annotations": [], "logprobs": []}
+
+
+def _place(section: Section) -> dict[str, Any]:
+    place: dict[str, Any] = {"item_id": section.id, "output_index": section.index}
+    if section.kind != "call":
         place["content_index"] = 0
     return place
 
 
-def _spoken(item: _Item) -> dict[str, Any]:
+def _spoken(section: Section) -> dict[str, Any]:
     """The place of text, with the log-probabilities that clients expect beside it."""
-    return {**_place(item), "logprobs": []} if item.kind == "message" else _place(item)
+    place = _place(section)
+    return {**place, "logprobs": []} if section.kind == "text" else place
 
 
-class ResponsesAnswer:
-    """Takes chunks, gives events, and keeps the response."""
+class ResponsesAnswer(TypedAnswer):
+    """A response."""
 
     def __init__(
         self, service: Service, prompt: ChatPrompt, body: ResponsesRequest, generation: Generation
     ) -> None:
-        self.generation = generation
-        self._reply = prompt.reply()
-        self._output = Output()
+        super().__init__(service, prompt, generation, Output(), FIELD_NAMES)
         self._head = _head(service, body, generation)
-        self._pieces = service.pieces
-        self._skipped = "" if prompt.thinking else prompt.markers.begin
-        self._tokens: list[Token] = []
-        self._reason = FinishReason.STOP
+        self._num_events = 0
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the answer ended by itself."""
-        return self._reason is not FinishReason.LENGTH
+    def begin(self) -> list[Event]:
+        """The response without items, twice."""
+        response = {**self._head, "status": "in_progress", "output": [], "usage": None}
+        kinds = ("response.created", "response.in_progress")
+        return [{"type": kind, "response": response} for kind in kinds]
 
-    def push(self, chunk: Chunk) -> list[Event]:
-        """The events of a chunk."""
-        self._tokens += chunk.tokens
-        events = self._reply.push(chunk.text)
-        if chunk.finish_reason is not None:
-            self._reason = chunk.finish_reason
-            events += self._reply.finish()
-        made = [each for event in events for each in self._output.push(event)]
-        if chunk.finish_reason is not None:
-            made += self._output.finish("completed" if self.is_complete else "incomplete")
-        return made
+    def end(self) -> list[Event]:
+        """The whole response."""
+        kind = "response.completed" if self.is_complete else "response.incomplete"
+        return [{"type": kind, "response": self.whole()}]
 
-    async def whole(self) -> dict[str, Any]:
-        """The response when all chunks have come."""
-        async for _, chunk in self.generation:
-            self.push(chunk)
-        return self.ended()
+    def fail(self, fault: ApiError) -> list[Event]:
+        """The response as far as it came."""
+        code = "rate_limit_exceeded" if fault.status == 429 else "server_error"
+        error = {"code": code, "message": str(fault)}
+        items = {"output": self.sections.documents, "usage": None}
+        response = {**self._head, "status": "failed", "error": error, **items}
+        return [{"type": "response.failed", "response": response}]
 
-    def begun(self) -> dict[str, Any]:
-        """The response before its first item."""
-        return {**self._head, "status": "in_progress", "output": [], "usage": None}
-
-    def ended(self) -> dict[str, Any]:
-        """The response as it is now that nothing more comes."""
-        stats = self.generation.stats
+    def whole(self) -> dict[str, Any]:
+        """The response."""
         return {
             **self._head,
             "status": "completed" if self.is_complete else "incomplete",
             "completed_at": now() if self.is_complete else None,
             "incomplete_details": None if self.is_complete else {"reason": "max_output_tokens"},
-            "output": self._output.items,
-            "usage": self._usage(stats),
-            "timings": timings(stats),
+            "output": self.sections.documents,
+            "usage": self._usage(),
+            "timings": timings(self.generation.stats),
         }
 
-    def failed(self, message: str, code: str) -> dict[str, Any]:
-        """The response after a fault."""
-        error = {"code": code, "message": message}
-        items = self._output.items
-        return {**self._head, "status": "failed", "error": error, "output": items, "usage": None}
+    def numbered(self, event: Event) -> Event:
+        """Events are numbered from 0."""
+        number = self._num_events
+        self._num_events += 1
+        return {"type": event["type"], "sequence_number": number, **event}
 
-    def _usage(self, stats: CopyStats) -> dict[str, Any]:
-        thought = num_reasoning_tokens(
-            self._pieces, self._tokens, self._reply.reasoning, self._skipped
-        )
+    def _usage(self) -> dict[str, Any]:
+        stats, thought = self.generation.stats, self.transcript.num_reasoning_tokens
         return {
             "input_tokens": stats.num_prompt_tokens,
             "input_tokens_details": {
@@ -272,30 +222,6 @@ class ResponsesAnswer:
             "output_tokens_details": {"reasoning_tokens": min(thought, stats.num_output_tokens)},
             "total_tokens": stats.num_prompt_tokens + stats.num_output_tokens,
         }
-
-
-async def _frames(service: Service, answer: ResponsesAnswer) -> AsyncGenerator[bytes]:
-    number = 0
-
-    def numbered(kind: str, fields: Mapping[str, Any]) -> bytes:
-        nonlocal number
-        data = frame({"type": kind, "sequence_number": number, **fields}, kind)
-        number += 1
-        return data
-
-    try:
-        for kind in ("response.created", "response.in_progress"):
-            yield numbered(kind, {"response": answer.begun()})
-        async for _, chunk in answer.generation:
-            for kind, fields in answer.push(chunk):
-                yield numbered(kind, fields)
-        kind = "response.completed" if answer.is_complete else "response.incomplete"
-        yield numbered(kind, {"response": answer.ended()})
-    except Exception as error:
-        fault = api_error(error, FIELD_NAMES)
-        service.report(error, fault)
-        code = "rate_limit_exceeded" if fault.status == 429 else "server_error"
-        yield numbered("response.failed", {"response": answer.failed(str(fault), code)})
 
 
 def _head(service: Service, body: ResponsesRequest, generation: Generation) -> dict[str, Any]:
