@@ -1,9 +1,10 @@
-"""Models that tests share: the bundled one, and tiny random ones written for the occasion."""
+"""What tests share: the bundled model, tiny random ones written for the occasion, a toy server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,11 @@ from copyahead.backends.llama_cpp import LlamaBackend
 from copyahead.backends.llama_load import LlamaSettings
 from copyahead.models import bundled_model
 from tests.tiny_models import TINY_MODELS
+
+if TYPE_CHECKING:
+    import openai
+
+    from tests.server_toys import Running
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +42,21 @@ def llama(bundled: Path) -> Iterator[LlamaBackend]:
     backend = LlamaBackend(bundled, LlamaSettings(threads=2, ctx=1024, parallel=4))
     yield backend
     backend.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    """A server over the toy that drafts whatever was copied."""
+    from tests.server_toys import running
+
+    with running(policy="fixed") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    """OpenAI's own client of that server."""
+    import openai
+
+    with openai.OpenAI(base_url=server.api, api_key="any", max_retries=0) as client:
+        yield client

@@ -6,6 +6,7 @@ else makes it babble, from a table of chances over the last two tokens.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import numpy as np
 
 from copyahead.backends.base import Logits, Part
 from copyahead.config import LookupOptions
+from copyahead.engine import Engine
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.loading import make_engine
 from copyahead.server.run import address, bind, make_server
@@ -176,8 +179,17 @@ def running(
     lookup = LookupOptions(policy=policy) if policy else LookupOptions(lookup=False)
     engine = AsyncEngine(make_engine(backend, lookup=lookup))
     service = Service(engine, options or ServerOptions(), template or toy_template())
-    server = make_server(service)
-    bound = bind("127.0.0.1", 0)
+    with serving(service) as (url, stop):
+        up = Running(url, service, backend, stop)
+        yield up
+        assert up.is_idle(), "something was not given back"
+    assert backend.closed
+
+
+@contextmanager
+def serving(service: Service) -> Iterator[tuple[str, Callable[[], None]]]:
+    """`service` on a free port: its address, and what tells it to stop, as Ctrl-C does."""
+    server, bound = make_server(service), bind("127.0.0.1", 0)
 
     def stop() -> None:
         server.should_exit = True
@@ -187,12 +199,43 @@ def running(
     try:
         while not server.started:
             time.sleep(0.005)
-        up = Running(address(bound), service, backend, stop)
-        yield up
-        assert up.is_idle(), "something was not given back"
+        yield address(bound), stop
     finally:
         stop()
         thread.join(timeout=30)
         bound.close()
     assert not thread.is_alive(), "the server did not stop"
-    assert backend.closed
+
+
+@contextmanager
+def serving_model(engine: Engine) -> Iterator[str]:
+    """A server over an engine with a real model, and with the model's template; its address."""
+    template = ChatTemplate.from_backend(engine.backend)
+    with serving(Service(AsyncEngine(engine), ServerOptions(), template)) as (url, _):
+        yield url
+
+
+CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
+LOOK, WRITE = CALL % ("look", '{"a": 1}'), CALL % ("write", '{"a": "}\\n"}')
+SAID_CALLS: list[tuple[str, list[tuple[str, Any]], str]] = [
+    (LOOK, [("look", {"a": 1})], ""),
+    (CALL % ("look", "{}"), [("look", {})], ""),
+    (f"well {LOOK}", [("look", {"a": 1})], "well"),
+    (f"{LOOK}\n{WRITE}", [("look", {"a": 1}), ("write", {"a": "}\n"})], ""),
+    ("no call", [], "no call"),
+]
+"""What a model writes, and the calls and the text beside them that every client must get."""
+
+
+def typed_events(answer: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a stream in which each has its type as its name."""
+    assert answer.status_code == 200, answer.text
+    events = []
+    for block in answer.text.split("\n\n"):
+        if block.startswith("event: "):
+            name, data = block.split("\n")
+            events.append(json.loads(data.removeprefix("data: ")))
+            assert name == f"event: {events[-1]['type']}"
+        else:
+            assert not block or block.startswith(":")
+    return events

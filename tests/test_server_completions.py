@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from tests.server_toys import PIECES, TOKENIZER, Running, running
+from tests.server_toys import PIECES, TOKENIZER, Running
 from tests.test_server_chat import raw_frames
 
 PROMPT = "<|user|>say:%s<|end|><|answer|>"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with running(policy="fixed") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=server.api, api_key="any", max_retries=0) as client:
-        yield client
 
 
 def post(server: Running, **body: Any) -> httpx.Response:

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import anthropic
 import httpx
 import pytest
 
-from copyahead.engine import Engine
-from copyahead.engine.async_engine import AsyncEngine
 from copyahead.server.messages_input import MessagesRequest, messages_of
-from copyahead.server.run import address, bind, make_server
-from copyahead.server.service import ServerOptions, Service
-from copyahead.server.templates import ChatTemplate
-from tests.server_toys import TOKENIZER, Running, running, toy_backend, toy_template
+from copyahead.server.service import ServerOptions
+from tests.server_toys import (
+    CALL,
+    LOOK,
+    SAID_CALLS,
+    TOKENIZER,
+    WRITE,
+    Running,
+    running,
+    serving_model,
+    toy_backend,
+    toy_template,
+    typed_events,
+)
 
-CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
-LOOK, WRITE = CALL % ("look", '{"a": 1}'), CALL % ("write", '{"a": "}\\n"}')
 TOOLS: Any = [
     {"name": name, "description": "d", "input_schema": {"type": "object", "properties": {"a": {}}}}
     for name in ("look", "write")
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with running(policy="fixed") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +53,8 @@ def plain(message: Any) -> list[dict[str, Any]]:
 
 def events_of(server: Running, **body: Any) -> list[dict[str, Any]]:
     """A stream's events."""
-    answer = httpx.post(f"{server.api}/messages?beta=true", json={**body, "stream": True})
-    assert answer.status_code == 200, answer.text
-    events = []
-    for block in answer.text.split("\n\n"):
-        if block.startswith("event: "):
-            name, data = block.split("\n")
-            events.append(json.loads(data.removeprefix("data: ")))
-            assert name == f"event: {events[-1]['type']}"
-        else:
-            assert not block or block.startswith(":")
-    return events
+    url = f"{server.api}/messages?beta=true"
+    return typed_events(httpx.post(url, json={**body, "stream": True}))
 
 
 def test_an_answer_has_text_and_usage(client: anthropic.Anthropic) -> None:
@@ -125,17 +113,9 @@ def test_events_come_in_order_and_one_block_at_a_time(server: Running) -> None:
     assert blocks[1]["id"] != blocks[2]["id"]
 
 
-@pytest.mark.parametrize(
-    ("text", "calls"),
-    [
-        (LOOK, [("look", {"a": 1})]),
-        (CALL % ("look", "{}"), [("look", {})]),
-        (f"{LOOK}\n{WRITE}", [("look", {"a": 1}), ("write", {"a": "}\n"})]),
-        ("no call", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "calls", "content"), SAID_CALLS)
 def test_calls_are_accumulated_by_the_client(
-    client: anthropic.Anthropic, text: str, calls: list[Any]
+    client: anthropic.Anthropic, text: str, calls: list[Any], content: str
 ) -> None:
     whole = client.messages.create(**said(text, tools=TOOLS))
     with client.messages.stream(**said(text, tools=TOOLS)) as stream:
@@ -145,6 +125,7 @@ def test_calls_are_accumulated_by_the_client(
         used = [block for block in answer.content if block.type == "tool_use"]
         assert [(block.name, block.input) for block in used] == calls
         assert len({block.id for block in used}) == len(calls)
+        assert "".join(b.text for b in answer.content if b.type == "text") == content
         assert answer.stop_reason == ("tool_use" if calls else "end_turn")
 
 
@@ -367,28 +348,9 @@ def test_a_real_model_calls_reads_the_result_and_writes_the_same_with_and_withou
             model=ModelOptions(threads=1, ctx=2048, kv_type="q8_0"),
             lookup=LookupOptions(lookup=lookup),
         )
-        with serving(engine) as url, anthropic.Anthropic(base_url=url, api_key="x") as client:
+        with serving_model(engine) as url, anthropic.Anthropic(base_url=url, api_key="x") as client:
             answers.append(two_turns(client, text))
     assert answers[0] == answers[1]
-
-
-@contextmanager
-def serving(engine: Engine) -> Iterator[str]:
-    """A server over a real model; its address."""
-    template = ChatTemplate.from_backend(engine.backend)
-    service = Service(AsyncEngine(engine), ServerOptions(), template)
-    server, bound = make_server(service), bind("127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.005)
-        yield address(bound)
-    finally:
-        server.should_exit = True
-        thread.join(timeout=30)
-        bound.close()
-    assert not thread.is_alive()
 
 
 def two_turns(client: anthropic.Anthropic, text: str) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,11 +9,8 @@ import httpx
 import pytest
 
 import copyahead
-from copyahead.engine.async_engine import AsyncEngine
-from copyahead.server.run import address, bind, make_server
-from copyahead.server.service import ServerOptions, Service
-from copyahead.server.templates import ChatTemplate
 from copyahead.workloads import workload
+from tests.server_toys import serving_model
 
 pytestmark = [pytest.mark.model]
 
@@ -23,15 +19,8 @@ pytestmark = [pytest.mark.model]
 def url() -> Iterator[str]:
     options = copyahead.ModelOptions(ctx=6144, parallel=2, threads=1, exact=True)
     engine = copyahead.load(None, model=options)
-    template = ChatTemplate.from_backend(engine.backend)
-    service = Service(AsyncEngine(engine), ServerOptions(), template)
-    server, bound = make_server(service), bind("127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-    thread.start()
-    yield address(bound)
-    server.should_exit = True
-    thread.join()
-    bound.close()
+    with serving_model(engine) as url:
+        yield url
 
 
 def ask(url: str, path: str, body: dict[str, Any], **fields: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -12,10 +11,18 @@ import pydantic
 import pytest
 
 from copyahead.server.responses_input import ResponsesRequest, messages_of
-from tests.server_toys import TOKENIZER, Running, running, toy_backend, toy_template
+from tests.server_toys import (
+    LOOK,
+    SAID_CALLS,
+    TOKENIZER,
+    WRITE,
+    Running,
+    running,
+    toy_backend,
+    toy_template,
+    typed_events,
+)
 
-CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
-LOOK, WRITE = CALL % ("look", '{"a": 1}'), CALL % ("write", '{"a": "}\\n"}')
 TOOLS: Any = [
     {"type": "function", "name": name, "description": "d", "strict": False,
      "parameters": {"type": "object", "properties": {"a": {}}}}
@@ -23,30 +30,10 @@ TOOLS: Any = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with running(policy="fixed") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=server.api, api_key="any", max_retries=0) as client:
-        yield client
-
-
 def events_of(server: Running, **body: Any) -> list[dict[str, Any]]:
     """A stream's events, after checks of what every stream has."""
-    answer = httpx.post(f"{server.api}/responses", json={"model": "m", "stream": True, **body})
-    assert answer.status_code == 200, answer.text
-    events = []
-    for block in answer.text.split("\n\n"):
-        if block.startswith("event: "):
-            name, data = block.split("\n")
-            events.append(json.loads(data.removeprefix("data: ")))
-            assert name == f"event: {events[-1]['type']}"
-        else:
-            assert not block or block.startswith(":")
+    body = {"model": "m", "stream": True, **body}
+    events = typed_events(httpx.post(f"{server.api}/responses", json=body))
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
     return events
@@ -119,17 +106,9 @@ def test_events_come_in_the_official_order_with_the_same_ids(server: Running) ->
     assert json.loads(write["arguments"]) == {"a": "}\n"}
 
 
-@pytest.mark.parametrize(
-    ("text", "calls"),
-    [
-        (LOOK, [("look", {"a": 1})]),
-        (CALL % ("look", "{}"), [("look", {})]),
-        (f"{LOOK}\n{WRITE}", [("look", {"a": 1}), ("write", {"a": "}\n"})]),
-        ("no call", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "calls", "content"), SAID_CALLS)
 def test_calls_are_accumulated_by_the_client(
-    client: openai.OpenAI, text: str, calls: list[Any]
+    client: openai.OpenAI, text: str, calls: list[Any], content: str
 ) -> None:
     def found(response: Any) -> list[Any]:
         items = [item for item in response.output if item.type == "function_call"]
@@ -138,6 +117,7 @@ def test_calls_are_accumulated_by_the_client(
 
     whole = client.responses.create(model="m", input=f"say:{text}", tools=TOOLS)
     assert found(whole) == calls
+    assert whole.output_text == content
     with client.responses.stream(model="m", input=f"say:{text}", tools=TOOLS) as stream:
         assert found(stream.get_final_response()) == calls
 
