@@ -9,7 +9,8 @@ import pytest
 from copyahead.errors import RequestError
 from copyahead.server.conversation import single_calls
 from copyahead.server.templates import CHATML, ChatTemplate, TemplateError
-from copyahead.server.tools import HERMES, JSON, JSON_LIST, LLAMA, check_tools
+from copyahead.server.tool_formats import HERMES, JSON, JSON_LIST, LLAMA
+from copyahead.server.tools import check_tools
 from copyahead.testing import FakeBackend
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"

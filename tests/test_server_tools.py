@@ -14,29 +14,37 @@ from hypothesis import strategies as st
 from copyahead.engine.grammar import GrammarCompiler
 from copyahead.errors import RequestError
 from copyahead.server.reasoning import THINK
-from copyahead.server.tool_parser import ToolParser, joined
-from copyahead.server.tools import (
+from copyahead.server.tool_formats import (
+    ARGUMENT_TAGS,
+    FUNCTION_TAGS,
     HERMES,
     JSON,
     JSON_LIST,
     LLAMA,
+    JsonFormat,
+    ToolFormat,
+    format_of,
+)
+from copyahead.server.tool_parser import (
     Event,
     TextDelta,
     ToolCallDelta,
     ToolCallStart,
-    ToolFormat,
-    check_tools,
-    describe,
-    format_of,
-    grammar_for,
-    tool_names,
-    wanted,
+    ToolParser,
+    joined,
 )
+from copyahead.server.tools import check_tools, describe, grammar_for, tool_names, wanted
 from copyahead.testing import ToyTokenizer, rechunk
 
 FORMS = (HERMES, LLAMA, JSON, JSON_LIST)
+TAGGED = (FUNCTION_TAGS, ARGUMENT_TAGS)
 Found = tuple[str, list[tuple[str, str]]]
 """The text of an answer, and name and arguments of each call."""
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
 
 
 def parse(chunks: list[str], parser: ToolParser) -> list[Event]:
@@ -60,8 +68,13 @@ def parse(chunks: list[str], parser: ToolParser) -> list[Event]:
 
 def found(chunks: list[str], form: ToolFormat, names: list[str]) -> Found:
     """What an answer holds, joined."""
+    return told(chunks, form, check_tools([tool(name) for name in names]))
+
+
+def told(chunks: list[str], form: ToolFormat, tools: list[Any]) -> Found:
+    """The same, with tools that have schemas."""
     text, calls = "", []
-    for event in parse(chunks, form.parser(names)):
+    for event in parse(chunks, form.parser(tools)):
         match event:
             case TextDelta(more):
                 text += more
@@ -72,8 +85,8 @@ def found(chunks: list[str], form: ToolFormat, names: list[str]) -> Found:
     return text, calls
 
 
-SHORT = ToolFormat("short", "<c>", "</c>")
-BARE = ToolFormat("bare")
+SHORT = JsonFormat("short", "<c>", "</c>")
+BARE = JsonFormat("bare")
 
 
 @pytest.mark.parametrize(
@@ -261,16 +274,42 @@ PIECES = st.sampled_from(
         "{}",
     ]
 )
+TAG_PIECES = st.sampled_from(
+    [
+        "<tool_call>",
+        "</tool_call>",
+        "<function=f>",
+        "<function=",
+        "</function>",
+        "<parameter=n>",
+        "<parameter=",
+        "</parameter>",
+        "f\n",
+        "<arg_key>",
+        "n</arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+        *list('7<>\n "x/'),
+    ]
+)
+ANY_TEXT = st.lists(PIECES, max_size=16).map("".join)
+ANY_TAGS = st.lists(TAG_PIECES, max_size=16).map("".join)
 
 
-@given(st.lists(PIECES, max_size=16).map("".join), st.sampled_from(FORMS), st.data())
+@given(
+    st.tuples(ANY_TEXT, st.sampled_from(FORMS)) | st.tuples(ANY_TAGS, st.sampled_from(TAGGED)),
+    st.data(),
+)
 def test_any_text_gives_the_same_events_in_any_chunks(
-    text: str, form: ToolFormat, data: st.DataObject
+    written: tuple[str, ToolFormat], data: st.DataObject
 ) -> None:
+    text, form = written
+
     def events(chunks: list[str]) -> list[Event]:
         ids = count()
-        parser = ToolParser(form.begin, form.end, ["f"], lambda: f"call_{next(ids)}")
-        return parse(chunks, parser)
+        tools = check_tools([tool("f", n={"type": "number"})])
+        return parse(chunks, form.parser(tools, lambda: f"call_{next(ids)}"))
 
     whole = events([text])
     assert events(list(text)) == whole
@@ -301,11 +340,6 @@ def test_a_long_text_that_looks_like_calls_takes_linear_time() -> None:
     assert found([text], JSON, ["f"]) == (text, [])
 
 
-def tool(name: str, **properties: Any) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "required": list(properties)}
-    return {"type": "function", "function": {"name": name, "parameters": schema}}
-
-
 def deep(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     for _ in range(levels):
@@ -334,10 +368,10 @@ def allows(grammar: str | None, text: str) -> bool:
     return bool(matcher.consume_tokens(tokens) and matcher.is_accepting())
 
 
-READ, NOW = ("read", '{"path": "a\\"b"}'), ("now", "{}")
+READ, NOW = ("read", '{"path": "a\\"b\\n<"}'), ("now", "{}")
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", [*FORMS, *TAGGED], ids=lambda form: form.name)
 def test_a_grammar_allows_what_the_choice_allows(form: ToolFormat) -> None:
     required = grammar_for(TOOLS, "required", form)
     assert allows(required, form.write([READ]))
@@ -345,7 +379,8 @@ def test_a_grammar_allows_what_the_choice_allows(form: ToolFormat) -> None:
     assert not allows(required, form.write([("read", "{}")]))
     assert not allows(required, form.write([("now", '{"x": 1}')]))
     assert not allows(required, "It is noon.")
-    assert not allows(required, form.write([("now", "{" + " " * 40 + "}")]))
+    if form in FORMS:
+        assert not allows(required, form.write([("now", "{" + " " * 40 + "}")]))
     single = grammar_for(TOOLS, "required", form, parallel=False)
     assert allows(single, form.write([READ]))
     assert not allows(single, form.write([READ, NOW]))

@@ -11,21 +11,21 @@ from collections.abc import Callable, Collection
 
 SPACE = " \t\r\n"
 """White space of JSON."""
-_NAME_LIMIT = 256
+NAME_LIMIT = 256
 """Longest key or name; it bounds how much text is held back for what only looks like a call."""
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _OTHER_KEYS = ("id", "type")
 
 
 class CallReader:
-    """Reads one call's JSON object, a character at a time."""
+    """Reads one call's JSON object; see `tool_parser.Reader`."""
 
     def __init__(self, names: Collection[str] | None, strict: bool) -> None:
         """`strict`: nothing but the object itself says that it is a call, so its name must be
         one of `names` and its arguments an object."""
         self.name = ""
-        self.started = False
-        self.done = False
+        self.started = self.done = self.ended = False
+        self.leftover = ""
         self.arguments: list[str] = []
         self._names = names
         self._strict = strict
@@ -72,7 +72,7 @@ class CallReader:
             return self._then()
         self._escaped = char == "\\" and not self._escaped
         self._word.append(char)
-        return self._then == self._string_read or len(self._word) <= _NAME_LIMIT
+        return self._then == self._string_read or len(self._word) <= NAME_LIMIT
 
     def _key_read(self) -> bool:
         self._key = _unquote("".join(self._word)) or ""

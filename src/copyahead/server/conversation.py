@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from copyahead.errors import RequestError
-from copyahead.server.tools import ToolFormat
+from copyahead.server.tool_formats import ToolFormat
 
 Messages = list[dict[str, Any]]
 

@@ -17,7 +17,8 @@ from copyahead.server.errors import ApiError
 from copyahead.server.reasoning import ReasoningMarkers, ReasoningSplitter, opens_reasoning
 from copyahead.server.reply import Reply
 from copyahead.server.service import Service
-from copyahead.server.tools import ToolFormat, check_tools, grammar_for, tool_names, wanted
+from copyahead.server.tool_formats import Json, ToolFormat
+from copyahead.server.tools import check_tools, grammar_for, wanted
 from copyahead.server.wire import ResponseFormat
 from copyahead.types import Token
 
@@ -34,8 +35,8 @@ class ChatPrompt:
     """Whether the prompt ends inside the thinking."""
     form: ToolFormat | None
     """How calls are written; None where none are looked for."""
-    tools: Sequence[str]
-    """Names of the tools that may be called."""
+    tools: Sequence[Json]
+    """The tools that may be called."""
     max_calls: int | None
     constraint: Mapping[str, str]
     """`json_schema` or `grammar` of the request; empty where the answer is free."""
@@ -97,7 +98,7 @@ async def chat_prompt(
         markers=template.markers,
         thinking=thinking,
         form=template.tool_format if offered else None,
-        tools=tool_names(offered),
+        tools=offered,
         max_calls=None if parallel else 1,
         constraint=constraint,
     )

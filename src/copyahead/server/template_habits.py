@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from copyahead.server.conversation import Messages
+from copyahead.server.tool_formats import TAG_FORMATS, TagFormat
 
 Run = Callable[[Messages, Messages | None], str]
 """Renders messages and tools; raises whatever a template raises."""
@@ -25,12 +26,14 @@ class Habits(msgspec.Struct, frozen=True):
     parts: bool
     """Wants content as a list of parts."""
     tools: bool
-    """Shows the tools it is given, and has calls written as JSON objects."""
+    """Shows the tools it is given, and has calls written in a form that is known here."""
     calls: tuple[str | None, bool] | None
     """How it takes calls: the content beside them, and whether arguments are an object rather
     than text. None: not at all."""
     parallel_calls: bool
     """Takes several calls in one message."""
+    tags: TagFormat | None
+    """The form in which it has calls written, where that is one with tags."""
     results: bool
     """Shows messages of the role `tool`."""
     short_ids: bool
@@ -74,11 +77,13 @@ def try_out(run: Run) -> Habits:
 
     user = shown(_USER)
     written = {way: rendered([user, _calls(way)]) for way in _WAYS}
-    calls = next((w for w, t in written.items() if _NAME.search(t) and _ARGUMENTS.search(t)), None)
+    forms = {way: _form(text) for way, text in written.items()}
+    calls = next((way for way, form in forms.items() if form is not None), None)
     in_another_form = calls is None and any("probe_tool" in text for text in written.values())
     tools = not in_another_form and "probe_tool" in rendered([user], [_TOOL])
     if not tools:
         calls = None
+    tags = forms[calls] if calls is not None else None
     result = {"role": "tool", "tool_call_id": f"{_SHORT_ID}0", "name": "probe_tool"}
     answered = [user, _calls(calls or _WAYS[0]), shown({**result, "content": "Probe-result"})]
     both = rendered([user, _calls(calls, 2)]) if calls is not None else ""
@@ -89,10 +94,22 @@ def try_out(run: Run) -> Habits:
         parts=parts,
         tools=tools,
         calls=calls,
+        tags=tags if isinstance(tags, TagFormat) else None,
         parallel_calls="second_tool" in both,
         results="Probe-result" in rendered(answered),
         short_ids=calls is not None and not long,
     )
+
+
+def _form(text: str) -> TagFormat | Literal["json"] | None:
+    """How a rendered conversation writes the probe's call."""
+    if _NAME.search(text) and _ARGUMENTS.search(text):
+        return "json"
+    # The breaks between tags differ from one version of a template to the next.
+    tight = "".join(text.split())
+    call = '{"probe_key": 7}'
+    written = {form: form.write([("probe_tool", call)]) for form in TAG_FORMATS}
+    return next((form for form, w in written.items() if "".join(w.split()) in tight), None)
 
 
 def _calls(way: tuple[str | None, bool], count: int = 1, prefix: str = _SHORT_ID) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from copyahead.server.conversation import (
 )
 from copyahead.server.reasoning import markers_of
 from copyahead.server.template_habits import in_parts, try_out
-from copyahead.server.tools import HERMES, describe, format_of
+from copyahead.server.tool_formats import HERMES, ToolFormat, format_of
+from copyahead.server.tools import describe
 
 if TYPE_CHECKING:
     import jinja2
@@ -62,7 +63,9 @@ class ChatTemplate:
         self._adds_bos = adds_bos
         self._template = _compile(self.source)
         self.habits = try_out(self._run)
-        self.tool_format = format_of(self.source) if self.habits.tools else HERMES
+        self.tool_format: ToolFormat = HERMES
+        if self.habits.tools:
+            self.tool_format = self.habits.tags or format_of(self.source)
         self.markers = markers_of(self.source)
         self.end_texts: tuple[str, ...] = ("<|im_end|>",) if source is None else ()
         """Texts that end a turn where the model has no token for that."""
@@ -126,7 +129,8 @@ class ChatTemplate:
         else:
             if not habits.parallel_calls:
                 messages = single_calls(messages)
-            messages = [_as_taken(message, *habits.calls) for message in messages]
+            named = habits.tags is not None
+            messages = [_as_taken(message, *habits.calls, named=named) for message in messages]
             if habits.short_ids:
                 messages = short_ids(messages)
         return messages if habits.system else folded_systems(messages)
@@ -156,8 +160,10 @@ class ChatTemplate:
 _OWN = frozenset({"messages", "tools", "bos_token", "eos_token", "raise_exception", "strftime_now"})
 
 
-def _as_taken(message: dict[str, Any], content: str | None, as_object: bool) -> dict[str, Any]:
-    """A message with calls as the template takes them."""
+def _as_taken(
+    message: dict[str, Any], content: str | None, as_object: bool, *, named: bool
+) -> dict[str, Any]:
+    """A message with calls as the template takes them. `named`: it asks arguments their names."""
     calls = message.get("tool_calls")
     if not calls:
         return message
@@ -166,7 +172,7 @@ def _as_taken(message: dict[str, Any], content: str | None, as_object: bool) -> 
             **call,
             "function": {
                 "name": call["function"]["name"],
-                "arguments": _object(call["function"]["arguments"])
+                "arguments": _object(call["function"]["arguments"], named)
                 if as_object
                 else call["function"]["arguments"],
             },
@@ -176,13 +182,16 @@ def _as_taken(message: dict[str, Any], content: str | None, as_object: bool) -> 
     return {**message, "content": message["content"] or content, "tool_calls": taken}
 
 
-def _object(arguments: str) -> Any:
-    """The object that a JSON text stands for; the text where it stands for none."""
+def _object(arguments: str, named: bool) -> Any:
+    """The object that a JSON text stands for. Where it stands for none: the text, or, where all
+    has to be `named`, an object with it."""
     try:
         value = json.loads(arguments)
     except ValueError:
-        return arguments
-    return value if isinstance(value, dict) else arguments
+        value = None
+    if isinstance(value, dict):
+        return value
+    return {"arguments": arguments} if named else arguments
 
 
 def _compile(source: str) -> jinja2.Template:

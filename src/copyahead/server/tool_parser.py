@@ -1,19 +1,23 @@
 """Finds tool calls in an answer while it is written, however the text was cut into deltas.
 
-A call is a JSON object with a `name` and with `arguments` (or `parameters`). It is announced
-when its name is known and its arguments begin; from then on the text of the arguments is passed
-on as it stands, whether it parses or not. What turns out not to be a call is text again, and
-nothing that was passed over is looked at twice, so the work is linear in the text.
+A call is announced when its name is known and its arguments begin; from then on its arguments
+are passed on as they come, whether they are whole or not. What turns out not to be a call is text
+again, and nothing that was passed over is looked at twice, so the work is linear in the text.
+
+Where calls may stand is found here; what is inside one is a reader's work, of which there is one
+for JSON objects and one for tags.
 """
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import msgspec
 
-from copyahead.server.call_reader import SPACE, CallReader
+from copyahead.server.call_reader import SPACE
 
 
 class TextDelta(msgspec.Struct, frozen=True):
@@ -46,6 +50,50 @@ def new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
+class Reader(Protocol):
+    """Reads one call. Fed a character at a time, it may be interrupted after any of them."""
+
+    name: str
+    started: bool
+    """Whether the call can be announced: its name is known, and its arguments begin."""
+    done: bool
+    """Whether the call is whole."""
+    ended: bool
+    """Whether it has also read the marker after the call."""
+    arguments: list[str]
+    """Pieces of the JSON text of its arguments; whoever passes them on empties it."""
+    leftover: str
+    """After a refusal, where the call was announced: what it had read and is not part of it."""
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether the marker after the call would end it here."""
+        ...
+
+    def feed(self, char: str) -> bool:
+        """Take a character; False when what was read, with `char`, is not a call."""
+        ...
+
+    def finish(self) -> None:
+        """Put what is held of the arguments into `arguments`: nothing more comes."""
+        ...
+
+
+class CallSyntax(msgspec.Struct, frozen=True):
+    """Where calls stand in a text."""
+
+    begin: str
+    """Marker before a call. Empty: a call begins a line, or the answer, with `{`."""
+    end: str
+    """Marker after a call."""
+    opener: str
+    """What a call itself begins with; empty where that can be anything."""
+    strays: str = ""
+    """Characters that models write between a call and what follows it, and that are no text."""
+    bare: bool = False
+    """Whether `opener` begins a call without `begin` too."""
+
+
 class ToolParser:
     """Cuts one answer into text and tool calls.
 
@@ -55,15 +103,16 @@ class ToolParser:
 
     def __init__(
         self,
-        begin: str,
-        end: str,
-        names: Collection[str] | None = None,
+        syntax: CallSyntax,
+        make_reader: Callable[[bool], Reader],
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
-        """`begin`, `end`: the markers around a call. Without markers a call begins a line, or
-        the answer, and its name is one of `names`; or it is text."""
-        self._begin, self._end = begin, end
-        self._names, self._new_id = names, new_id
+        """`make_reader(strict)`: a reader for one call. Strict: no marker says that it is one,
+        so its name must be that of a tool, or it is text."""
+        self._begin, self._end, self._opener = syntax.begin, syntax.end, syntax.opener
+        self._markers = [syntax.begin, *([syntax.opener] if syntax.bare else [])]
+        self._strays = SPACE + syntax.strays
+        self._make_reader, self._new_id = make_reader, new_id
         self.num_calls = 0
         self._events: list[Event] = []
         self._state: Callable[[str], None] = self._text
@@ -101,13 +150,16 @@ class ToolParser:
                 self._say(char)
             return
         held = self._held + char
-        while held and not self._begin.startswith(held):
+        while held and not any(marker.startswith(held) for marker in self._markers):
             self._say(held[0])
             held = held[1:]
         self._held = held
         if held == self._begin:
             self._held = ""
             self._read_call(held, "")
+        elif held in self._markers:
+            self._held = ""
+            self._read_call("", held, strict=True)
 
     def _open(self, char: str) -> None:
         """A bracket at the start of a line: a call, or a list of calls."""
@@ -128,12 +180,12 @@ class ToolParser:
             self._say(held)
             self._text(char)
 
-    def _read_call(self, before: str, char: str) -> None:
-        """Read a call that begins with `char`; `before` is text should it be none."""
-        self._reader = self._new_reader()
+    def _read_call(self, before: str, start: str, strict: bool = False) -> None:
+        """Read a call that begins with `start`; `before` is text should it be none."""
+        self._reader = self._new_reader(strict)
         self._raw = [before]
         self._state = self._call
-        if char:
+        for char in start:
             self._call(char)
 
     def _call(self, char: str) -> None:
@@ -147,9 +199,10 @@ class ToolParser:
             self._announce()
         if not accepted:
             self._abandon("")
-            self._state(char)
+            for each in reader.leftover + char:
+                self._state(each)
         elif reader.done:
-            self._leave(self._after)
+            self._leave(self._text if reader.ended else self._after)
         elif not reader.started:
             self._raw.append(char)
 
@@ -191,13 +244,13 @@ class ToolParser:
     def _after(self, char: str) -> None:
         """Between a call and whatever comes next."""
         held = self._held + char
-        core = held.lstrip(SPACE + "}" if self._end else SPACE + "},;]")
+        core = held.lstrip(self._strays)
         if self._end and core == self._end:
             self._held, self._state = "", self._text
-        elif core == "{":
+        elif self._opener and core == self._opener:
             self._held = ""
-            self._read_call(held[:-1], char)
-        elif not core or (self._end and self._end.startswith(core)):
+            self._read_call(held.removesuffix(core), core)
+        elif any(text.startswith(core) for text in (self._end, self._opener)):
             self._held = held
         else:
             self._held, self._state = "", self._text
@@ -232,23 +285,23 @@ class ToolParser:
         events, self._events = self._events, []
         return joined(events)
 
-    def _new_reader(self) -> CallReader:
-        return CallReader(self._names, strict=not self._begin)
+    def _new_reader(self, strict: bool = False) -> Reader:
+        return self._make_reader(strict or not self._begin)
 
 
 def joined(events: Iterable[Event]) -> list[Event]:
     """The events with neighbours of one kind and index made one."""
     result: list[Event] = []
-    for event in events:
-        last = result[-1] if result else None
-        if isinstance(event, TextDelta) and isinstance(last, TextDelta):
-            result[-1] = TextDelta(last.text + event.text)
-        elif (
-            isinstance(event, ToolCallDelta)
-            and isinstance(last, ToolCallDelta)
-            and event.index == last.index
-        ):
-            result[-1] = ToolCallDelta(last.index, last.arguments + event.arguments)
+    for (kind, index), group in itertools.groupby(events, _kind):
+        if kind is TextDelta:
+            result.append(TextDelta("".join(e.text for e in group if isinstance(e, TextDelta))))
+        elif kind is ToolCallDelta:
+            more = "".join(e.arguments for e in group if isinstance(e, ToolCallDelta))
+            result.append(ToolCallDelta(index, more))
         else:
-            result.append(event)
+            result += group
     return result
+
+
+def _kind(event: Event) -> tuple[type[Event], int]:
+    return type(event), 0 if isinstance(event, TextDelta) else event.index

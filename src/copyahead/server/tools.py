@@ -1,27 +1,17 @@
-"""Tools as a request gives them, and the forms in which models write calls of them.
+"""Tools as a request gives them, the choice among them, and the grammar of a call that must come.
 
-Which form a model writes is read off its chat template. A grammar holds a model to its form
-where the request asks for a call; how calls are found in an answer is `tool_parser`'s work.
+How a model writes calls is `tool_formats`' work, and how they are found `tool_parser`'s.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from copyahead.engine.grammar import WHITESPACE
 from copyahead.errors import RequestError
 from copyahead.server.reasoning import ReasoningMarkers
-from copyahead.server.tool_parser import (
-    Event,
-    TextDelta,
-    ToolCallDelta,
-    ToolCallStart,
-    ToolParser,
-)
+from copyahead.server.tool_formats import HERMES, ToolFormat, lark_text
 
 Json = dict[str, Any]
 
@@ -29,60 +19,6 @@ MAX_CALLS = 16
 """Most calls in one answer that a grammar asks for."""
 MAX_DEPTH = 100
 """Deepest nesting of a schema."""
-
-
-class ToolFormat(msgspec.Struct, frozen=True):
-    """How a model writes a call: a JSON object, with or without markers around it."""
-
-    name: str
-    begin: str = ""
-    end: str = ""
-    arguments_key: str = "arguments"
-    between: str = "\n"
-    """What stands between two calls."""
-    in_list: bool = False
-    """Whether calls stand in a JSON list."""
-
-    def parser(self, names: Collection[str] | None = None) -> ToolParser:
-        """A parser for one answer. `names`: the tools of the request; a form without markers
-        finds only calls of these."""
-        return ToolParser(self.begin, self.end, names)
-
-    def write(self, calls: Sequence[tuple[str, str]]) -> str:
-        """The text of `calls`, (name, JSON text of the arguments) each, as a model writes them."""
-        texts = [
-            f"{self._before(name)}{arguments.strip() or '{}'}{self._after()}"
-            for name, arguments in calls
-        ]
-        return f"[{', '.join(texts)}]" if self.in_list else self.between.join(texts)
-
-    def _before(self, name: str) -> str:
-        head = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{self.arguments_key}": '
-        return f"{self.begin}\n{head}" if self.begin else head
-
-    def _after(self) -> str:
-        return f"}}\n{self.end}" if self.end else "}"
-
-
-HERMES = ToolFormat("hermes", "<tool_call>", "</tool_call>")
-"""Hermes, Qwen and many others."""
-LLAMA = ToolFormat("llama", arguments_key="parameters", between="; ")
-"""Llama 3.1 and later."""
-JSON = ToolFormat("json")
-"""Bare objects, one a line."""
-JSON_LIST = ToolFormat("json list", in_list=True)
-"""A list of objects: Mistral, behind a control token that is no text."""
-
-
-def format_of(template: str) -> ToolFormat:
-    """The form that a chat template with tools asks its model for."""
-    if HERMES.begin in template:
-        return HERMES
-    if "[TOOL_CALLS]" in template:
-        return JSON_LIST
-    if '"parameters":' in template or "'parameters':" in template or "python_tag" in template:
-        return LLAMA
-    return JSON
 
 
 def check_tools(tools: Sequence[Any] | None, field: str = "tools") -> list[Json]:
@@ -229,16 +165,14 @@ def grammar_for(
     if form.in_list:
         calls = '"[" call (", " call)' + more + ' "]"' if many else '"[" call "]"'
     else:
-        calls = f"call ({_text(form.between)} call){more}" if many else "call"
+        calls = f"call ({lark_text(form.between)} call){more}" if many else "call"
     lines = [f"start: {_thinking_rule(thinking, opened)}{calls}"]
     if thinking is not None:
-        lines.append(f"thoughts[suffix={_text(thinking.end)}]: /(?s:.*)/")
+        lines.append(f"thoughts[suffix={lark_text(thinking.end)}]: /(?s:.*)/")
     lines.append("call: " + " | ".join(f"call_{place}" for place in range(len(chosen))))
     for place, tool in enumerate(chosen):
         function = tool["function"]
-        before, after = form._before(function["name"]), form._after()
-        lines.append(f"call_{place}: {_text(before)} arguments_{place} {_text(after)}")
-        lines.append(f"arguments_{place}: %json {_schema(function['parameters'])}")
+        lines += form.rules(place, function["name"], _closed(function["parameters"]))
     return "\n".join(lines) + "\n"
 
 
@@ -247,37 +181,11 @@ def _thinking_rule(thinking: ReasoningMarkers | None, opened: bool) -> str:
         return ""
     if opened:
         return r"thoughts /\n{0,2}/ "
-    return rf"({_text(thinking.begin)} thoughts /\n{{0,2}}/)? "
+    return rf"({lark_text(thinking.begin)} thoughts /\n{{0,2}}/)? "
 
 
-def _schema(parameters: Json) -> str:
-    """The schema with bounded white space, and without arguments that it does not list."""
-    schema = {**parameters, "x-guidance": {"whitespace_pattern": WHITESPACE}}
-    if "properties" in schema:
-        schema.setdefault("additionalProperties", False)
-    return json.dumps(schema)
-
-
-def _text(text: str) -> str:
-    """A Lark string."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-__all__ = [
-    "HERMES",
-    "JSON",
-    "JSON_LIST",
-    "LLAMA",
-    "Event",
-    "TextDelta",
-    "ToolCallDelta",
-    "ToolCallStart",
-    "ToolFormat",
-    "ToolParser",
-    "check_tools",
-    "describe",
-    "format_of",
-    "grammar_for",
-    "tool_names",
-    "wanted",
-]
+def _closed(parameters: Json) -> Json:
+    """The schema without arguments that it does not list."""
+    return (
+        {"additionalProperties": False, **parameters} if "properties" in parameters else parameters
+    )

@@ -1,0 +1,88 @@
+"""Values of calls that are written as plain text between tags: what they are in JSON.
+
+The text itself does not say whether `7` is a number or a text; the tool's JSON schema does. Where
+it says nothing, a value is a text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+Kinds = frozenset[str]
+"""Kinds of JSON values; empty where any may come."""
+
+_ANY: Kinds = frozenset()
+_KINDS = {"integer": "number"}
+_WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
+_MAX_REFERENCES = 16
+
+
+def kinds_of(schema: Any, root: Mapping[str, Any]) -> Kinds:
+    """The kinds of values that `schema` allows; `root` is the schema that it stands in."""
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(schema, Mapping) or "$ref" not in schema:
+            break
+        schema = referred(schema["$ref"], root)
+    if not isinstance(schema, Mapping) or "$ref" in schema:
+        return _ANY
+    if "const" in schema or "enum" in schema:
+        values = [schema["const"]] if "const" in schema else schema["enum"]
+        return frozenset(map(_kind, values)) if isinstance(values, list) else _ANY
+    given = schema.get("type")
+    names = given if isinstance(given, list) else [given] if given is not None else []
+    if names:
+        nullable = {"null"} if schema.get("nullable") is True else set()
+        return frozenset(_KINDS.get(str(name), str(name)) for name in names) | nullable
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), list):
+            each = [kinds_of(one, root) for one in schema[key]]
+            return frozenset().union(*each) if all(each) else _ANY
+    return _ANY
+
+
+def referred(reference: Any, root: Mapping[str, Any]) -> Any:
+    """What `#/...` points at in `root`; None where it points at nothing."""
+    found: Any = root
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    for part in filter(None, reference[1:].split("/")):
+        name = part.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def is_text(kinds: Kinds) -> bool:
+    """Whether a value is a text whatever it looks like."""
+    return kinds <= {"string"}
+
+
+def as_json(text: str, kinds: Kinds) -> str:
+    """The JSON of a value: as it stands where it is one of `kinds`, and else as a text."""
+    if is_text(kinds):
+        return json.dumps(text, ensure_ascii=False)
+    word = text.strip()
+    # Templates print True and None, so models write them.
+    word = _WORDS.get(word.lower(), word)
+    try:
+        kind = _kind(json.loads(word, parse_constant=_refuse))
+    except (ValueError, RecursionError):
+        kind = "string"
+    return word if kind in kinds - {"string"} else json.dumps(text, ensure_ascii=False)
+
+
+def as_text(value: Any) -> str:
+    """How a model writes a value."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    kinds = {bool: "boolean", int: "number", float: "number", str: "string", list: "array"}
+    return kinds.get(type(value), "object")
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
