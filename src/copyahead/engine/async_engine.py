@@ -1,7 +1,8 @@
 """An engine behind a worker thread: `async for chunk in engine.generate(request)`.
 
 The thread alone touches the engine. Requests and cancellations reach it through a queue that
-is emptied before each step, so a client that leaves frees its slot within one step.
+is emptied before each step, so a client that leaves frees its slot within one step. A grammar is
+compiled in a thread of its own, and the request handed over when that is done.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
+from copyahead.engine.compiling import CompileThreads
 from copyahead.engine.engine import Engine, Handle
+from copyahead.engine.grammar import GrammarState, too_slow
 from copyahead.engine.request import Choice, Chunk, Completion, Request
 from copyahead.errors import CopyaheadError
 from copyahead.stats import CopyStats, logger
@@ -111,6 +114,7 @@ class AsyncEngine:
         self._streams: set[Stream] = set()
         self._stopping = False
         self._failure: BaseException | None = None
+        self.compiling = CompileThreads()
         self._thread = threading.Thread(target=self._run, name="copyahead-engine", daemon=True)
         self._thread.start()
 
@@ -122,7 +126,7 @@ class AsyncEngine:
         """
         stream = Stream(self, request)
         self._streams.add(stream)
-        self._tell(lambda: self._submit(stream), otherwise=stream)
+        self._tell(lambda: self._take_on(stream), otherwise=stream)
         return stream
 
     async def complete(self, request: Request) -> Completion:
@@ -192,9 +196,34 @@ class AsyncEngine:
             order()
         return True
 
-    def _submit(self, stream: Stream) -> None:
+    def _take_on(self, stream: Stream) -> None:
+        """Submit a request, when its grammar has been compiled."""
+        request = stream.request
         try:
-            stream.take_on(self.engine.submit(stream.request, stream.put))
+            compile_ = self.engine.compiler(request)
+        except Exception as error:
+            self._submit(stream, error)
+            return
+        if compile_ is None:
+            self._submit(stream, None)
+            return
+        limit = too_slow(
+            self.compiling.max_seconds, json_schema=request.json_schema, grammar=request.grammar
+        )
+        self.compiling.start(
+            compile_,
+            lambda grammar: self._tell(lambda: self._submit(stream, grammar)),
+            too_slow=limit,
+            wanted=lambda: not stream.over,
+        )
+
+    def _submit(self, stream: Stream, grammar: GrammarState | Exception | None) -> None:
+        if stream not in self._streams:
+            return
+        try:
+            if isinstance(grammar, Exception):
+                raise grammar
+            stream.take_on(self.engine.submit(stream.request, stream.put, grammar))
         except Exception as error:
             self._streams.discard(stream)
             stream.put(error)

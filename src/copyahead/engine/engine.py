@@ -11,12 +11,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 
 import msgspec
 
 from copyahead.acceptance import sample_and_compare
 from copyahead.backends.base import Backend, Capabilities, Logits, Part
+from copyahead.engine.compiling import Compile
 from copyahead.engine.drafting import Drafting, MakeDrafter
 from copyahead.engine.grammar import GrammarCompiler, GrammarState
 from copyahead.engine.request import Choice, Chunk, Completion, Request, check_request
@@ -117,15 +119,31 @@ class Engine:
 
     # Requests
 
-    def submit(self, request: Request, sink: Sink) -> Handle:
-        """Take a request on; `sink` gets its chunks during later steps.
+    def compiler(self, request: Request) -> Compile | None:
+        """What compiles the request's grammar, for any thread to call; None where it has none.
 
-        Raises RequestError, before any work, when it cannot be served as asked.
+        Raises RequestError, before any work, when the request cannot be served as asked.
         """
         check_request(request, self._capabilities)
+        if request.json_schema is None and request.grammar is None:
+            return None
+        self._grammars.load()
+        return partial(
+            self._grammars.compile, json_schema=request.json_schema, grammar=request.grammar
+        )
+
+    def submit(self, request: Request, sink: Sink, grammar: GrammarState | None = None) -> Handle:
+        """Take a request on; `sink` gets its chunks during later steps.
+
+        `grammar`: what `compiler` made for it; compiled here when it is not given. Raises
+        RequestError, before any work, when the request cannot be served as asked.
+        """
+        compile_ = self.compiler(request)
         if self._max_draft > 0 and request.lookup:
             self._drafting.drafter(request.policy)
-        answers = self._answers(request)
+        if grammar is None and compile_ is not None:
+            grammar = compile_()
+        answers = self._answers(request, grammar)
         handle = Handle(request, answers, sink)
         for answer in answers:
             self._handles[answer.key] = handle
@@ -400,14 +418,12 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _answers(self, request: Request) -> list[Sequence]:
+    def _answers(self, request: Request, grammar: GrammarState | None) -> list[Sequence]:
         """One sequence a choice; the others wait for the first to read the prompt."""
         seed = request.sampling.seed
         first_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-        # First, because a grammar may not compile, and samplers must be given back.
-        grammars = [self._grammar(request) for _ in range(request.n)]
         answers: list[Sequence] = []
-        for index, grammar in enumerate(grammars):
+        for index in range(request.n):
             sampling = _with_seed(request.sampling, (first_seed + index) % 2**32)
             answer = Sequence(
                 request,
@@ -416,16 +432,11 @@ class Engine:
                 sampler=self.backend.sampler(sampling, request.prompt),
                 tokenizer=self.backend.tokenizer,
                 context_size=self._capabilities.context_size,
-                grammar=grammar,
+                grammar=grammar.copy() if grammar is not None else None,
                 leader=answers[0] if answers else None,
             )
             answers.append(answer)
         return answers
-
-    def _grammar(self, request: Request) -> GrammarState | None:
-        if request.json_schema is None and request.grammar is None:
-            return None
-        return self._grammars.compile(json_schema=request.json_schema, grammar=request.grammar)
 
 
 def _capabilities(backend: Backend) -> Capabilities:

@@ -20,6 +20,8 @@ from copyahead.types import Draft, Source, Token
 WHITESPACE = r"[ \t\n]{0,32}"
 """White space allowed between the parts of a JSON text. Bounded: a model that likes spaces
 would otherwise write them until its budget is gone."""
+MAX_CHARACTERS = 1_000_000
+"""Longest schema or grammar; llguidance has limits of its own besides."""
 
 
 class GrammarState:
@@ -28,6 +30,10 @@ class GrammarState:
     def __init__(self, matcher: Any, vocab_size: int) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
+
+    def copy(self) -> GrammarState:
+        """Another answer at the same place of the same grammar."""
+        return GrammarState(self._matcher.deep_copy(), self._vocab_size)
 
     @property
     def complete(self) -> bool:
@@ -51,8 +57,7 @@ class GrammarState:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            # What follows is the matcher's inner state.
-            reason = " ".join(self._matcher.get_error().partition("<state>")[0].split())[:200]
+            reason = _reason(self._matcher.get_error())
             if reason.startswith("NoExtension"):
                 reason = "no token of the model continues it here"
             raise RequestError(f"the grammar failed: {reason}", field="grammar")
@@ -83,25 +88,58 @@ class GrammarCompiler:
     def warm_up(self) -> None:
         """Read the vocabulary into llguidance, where that is installed."""
         with contextlib.suppress(MissingExtraError):
-            self.compile(json_schema="{}", grammar=None)
+            self.load()
+
+    def load(self) -> None:
+        """Read the vocabulary into llguidance, unless that has been done. Not for two threads
+        at once; MissingExtraError where it is not installed."""
+        if self._llg_tokenizer is None:
+            self._llg_tokenizer = _llg_tokenizer(_llguidance(), self._tokenizer)
 
     def compile(self, *, json_schema: str | None, grammar: str | None) -> GrammarState:
-        """A state at the start of the grammar; RequestError when it does not compile."""
+        """A state at the start of the grammar; RequestError when it does not compile.
+
+        After `load`, any thread may call it, and others go on while it works.
+        """
+        self.load()
         llguidance = _llguidance()
-        if self._llg_tokenizer is None:
-            self._llg_tokenizer = _llg_tokenizer(llguidance, self._tokenizer)
+        field, given = _constraint(json_schema, grammar)
+        if len(given) > MAX_CHARACTERS:
+            raise RequestError(
+                f"{field} has {len(given)} characters, and {MAX_CHARACTERS} are allowed: make it "
+                "smaller",
+                field=field,
+            )
         if json_schema is not None:
-            field, text = "json_schema", _schema_grammar(llguidance, json_schema)
+            text = _schema_grammar(llguidance, json_schema)
         else:
-            field, text = "grammar", llguidance.LLMatcher.grammar_from_lark(grammar)
-        fault = llguidance.LLMatcher.validate_grammar(text, self._llg_tokenizer)
-        if fault and not fault.startswith("WARNING"):
-            reason = " ".join(fault.split())
-            raise RequestError(f"{field} does not compile: {reason}", field=field)
+            text = llguidance.LLMatcher.grammar_from_lark(grammar)
         matcher = llguidance.LLMatcher(self._llg_tokenizer, text, log_level=0)
         if matcher.is_error():
-            raise RequestError(f"{field} does not compile: {matcher.get_error()}", field=field)
+            reason = _reason(matcher.get_error())
+            raise RequestError(f"{field} does not compile: {reason}", field=field)
         return GrammarState(matcher, self._vocab_size)
+
+
+def too_slow(seconds: float, *, json_schema: str | None, grammar: str | None) -> RequestError:
+    """The refusal of a grammar that takes longer than `seconds` to compile."""
+    field, _ = _constraint(json_schema, grammar)
+    return RequestError(
+        f"{field} takes more than {seconds:g} seconds to compile: make it smaller or simpler",
+        field=field,
+    )
+
+
+def _constraint(json_schema: str | None, grammar: str | None) -> tuple[str, str]:
+    """The field that is given, and its text."""
+    return ("json_schema", json_schema) if json_schema is not None else ("grammar", grammar or "")
+
+
+def _reason(error: str) -> str:
+    """What llguidance says, without its inner state and without its stack."""
+    for inner in ("<state>", "<backtrace>"):
+        error = error.partition(inner)[0]
+    return " ".join(error.split())[:200]
 
 
 def _llguidance() -> Any:

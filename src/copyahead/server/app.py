@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from copyahead._version import __version__
 from copyahead.server import wire
 from copyahead.server.answers import json_response
 from copyahead.server.auth import ApiKeys, KeyCheck
-from copyahead.server.chat import FIELD_NAMES, chat
+from copyahead.server.chat import chat
 from copyahead.server.completions import completions
 from copyahead.server.errors import ApiError, ClientGone, api_error
 from copyahead.server.limits import BodyLimit
@@ -156,7 +156,7 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
     async def failed(http: Request, error: Exception) -> Response:
         if isinstance(error, ClientGone):
             return Response(status_code=499)
-        fault = _fault(error, _renames(http), names)
+        fault = _fault(error, names)
         service.report(error, fault)
         return json_response(fault.body(http.url.path), status=fault.status, headers=fault.headers)
 
@@ -174,11 +174,7 @@ def _expected() -> list[type[Exception]]:
     return [ClientGone, CopyaheadError, UnicodeEncodeError]
 
 
-def _renames(http: Request) -> Mapping[str, str]:
-    return FIELD_NAMES if http.url.path.endswith("/chat/completions") else wire.RENAMES
-
-
-def _fault(error: Exception, renames: Mapping[str, str], names: frozenset[str]) -> ApiError:
+def _fault(error: Exception, names: frozenset[str]) -> ApiError:
     if isinstance(error, RequestValidationError):
         return _wrong_value(error, names)
     if isinstance(error, HTTPException):
@@ -187,7 +183,7 @@ def _fault(error: Exception, renames: Mapping[str, str], names: frozenset[str]) 
             return cause
         message = str(error.detail).lower() or "the request cannot be served"
         return ApiError(message, status=error.status_code, headers=error.headers)
-    return api_error(error, renames)
+    return api_error(error, wire.RENAMES)
 
 
 def _wrong_value(error: RequestValidationError, names: frozenset[str]) -> ApiError:

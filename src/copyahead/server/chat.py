@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -9,9 +10,10 @@ from starlette.responses import Response
 
 from copyahead.engine.request import Chunk, Request, TokenLogprob
 from copyahead.engine.text import Run
+from copyahead.errors import CopyaheadError
 from copyahead.server.answers import make_request
 from copyahead.server.choices import ChoicesAnswer, copied_runs
-from copyahead.server.errors import ApiError
+from copyahead.server.errors import ApiError, api_error
 from copyahead.server.logprobs import chat_logprobs
 from copyahead.server.prompting import ChatPrompt, chat_prompt
 from copyahead.server.reply import ReasoningDelta, ReplyEvent
@@ -27,13 +29,18 @@ FIELD_NAMES = {**RENAMES, "prompt": "messages", "logprobs": "top_logprobs"}
 
 async def chat(service: Service, http: HttpRequest, body: ChatRequest, tenant: str) -> Response:
     """Answer one chat request."""
-    prompt = await while_connected(http, _prompt(service, body))
-    request = await _request(service, body, prompt, tenant)
-    choices = [ChatChoice(service, prompt, body, index) for index in range(request.n)]
-    generation = service.start([request], answer_id=new_id("chatcmpl-"), route="chat")
-    kinds = ("chat.completion", "chat.completion.chunk")
-    answer = ChoicesAnswer(service, generation, choices, kinds=kinds, renames=FIELD_NAMES)
-    return await answer.respond(http, body)
+    names: Mapping[str, str] = FIELD_NAMES
+    try:
+        prompt = await while_connected(http, _prompt(service, body))
+        names = prompt.field_names(names)
+        request = await _request(service, body, prompt, tenant)
+        choices = [ChatChoice(service, prompt, body, index) for index in range(request.n)]
+        generation = service.start([request], answer_id=new_id("chatcmpl-"), route="chat")
+        kinds = ("chat.completion", "chat.completion.chunk")
+        answer = ChoicesAnswer(service, generation, choices, kinds=kinds, renames=names)
+        return await answer.respond(http, body)
+    except CopyaheadError as error:
+        raise api_error(error, names) from error
 
 
 async def _prompt(service: Service, body: ChatRequest) -> ChatPrompt:

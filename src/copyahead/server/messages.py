@@ -37,14 +37,16 @@ async def messages(
     service: Service, http: HttpRequest, body: MessagesRequest, tenant: str
 ) -> Response:
     """Answer one request."""
+    names: Mapping[str, str] = FIELD_NAMES
     try:
         prompt = await while_connected(http, _prompt(service, body))
+        names = prompt.field_names(names)
         request = await _request(service, body, prompt, tenant)
         generation = service.start([request], answer_id=new_id("msg_"), route="messages")
-        answer = MessagesAnswer(service, prompt, body, generation)
+        answer = MessagesAnswer(service, prompt, body, generation, names)
         return await answer.respond(http, stream=bool(body.stream))
     except CopyaheadError as error:
-        raise api_error(error, FIELD_NAMES) from error
+        raise api_error(error, names) from error
 
 
 async def count_tokens(service: Service, http: HttpRequest, body: CountRequest) -> Response:
@@ -146,9 +148,14 @@ class MessagesAnswer(TypedAnswer):
     """A message."""
 
     def __init__(
-        self, service: Service, prompt: ChatPrompt, body: MessagesRequest, generation: Generation
+        self,
+        service: Service,
+        prompt: ChatPrompt,
+        body: MessagesRequest,
+        generation: Generation,
+        names: Mapping[str, str],
     ) -> None:
-        super().__init__(service, prompt, generation, Blocks(), FIELD_NAMES)
+        super().__init__(service, prompt, generation, Blocks(), names)
         self._num_prompt_tokens = len(prompt.tokens)
         self._sequences = body.sequences
 

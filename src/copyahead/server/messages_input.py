@@ -17,7 +17,6 @@ FIELD_NAMES = {
     "prompt": "messages",
     "response_format": "output_config.format",
     "json_schema": "output_config.format",
-    "grammar": "tools",
 }
 """Names of the chat route and of the engine, to those of this route."""
 

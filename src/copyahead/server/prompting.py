@@ -40,6 +40,12 @@ class ChatPrompt:
     max_calls: int | None
     constraint: Mapping[str, str]
     """`json_schema` or `grammar` of the request; empty where the answer is free."""
+    constrained_by: str
+    """The field of the chat route that `constraint` comes from."""
+
+    def field_names(self, names: Mapping[str, str]) -> Mapping[str, str]:
+        """`names` of a route, from those of the chat route and the engine, for this request."""
+        return {**names, "grammar": names.get(self.constrained_by, self.constrained_by)}
 
     def reply(self) -> Reply:
         """A reader for one answer."""
@@ -78,6 +84,7 @@ async def chat_prompt(
     thinking = opens_reasoning(text, template.markers)
     opened = template.markers if thinking else None
     constraint = constraint_of(response_format, opened)
+    constrained_by = "response_format"
     parallel = parallel_tool_calls is not False
     if offered:
         grammar = grammar_for(
@@ -92,7 +99,8 @@ async def chat_prompt(
             raise RequestError(
                 "response_format excludes a tool_choice that asks for a call", "response_format"
             )
-        constraint = {"grammar": grammar} if grammar is not None else constraint
+        if grammar is not None:
+            constraint, constrained_by = {"grammar": grammar}, "tools"
     return ChatPrompt(
         tokens=await service.encode(text, param="messages"),
         markers=template.markers,
@@ -101,6 +109,7 @@ async def chat_prompt(
         tools=offered,
         max_calls=None if parallel else 1,
         constraint=constraint,
+        constrained_by=constrained_by,
     )
 
 

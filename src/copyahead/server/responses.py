@@ -35,15 +35,17 @@ async def responses(
     service: Service, http: HttpRequest, body: ResponsesRequest, tenant: str
 ) -> Response:
     """Answer one request."""
+    names: Mapping[str, str] = FIELD_NAMES
     try:
         body.check()
         prompt = await while_connected(http, _prompt(service, body))
+        names = prompt.field_names(names)
         request = await _request(service, body, prompt, tenant)
         generation = service.start([request], answer_id=new_id("resp_"), route="responses")
-        answer = ResponsesAnswer(service, prompt, body, generation)
+        answer = ResponsesAnswer(service, prompt, body, generation, names)
         return await answer.respond(http, stream=bool(body.stream))
     except CopyaheadError as error:
-        raise api_error(error, FIELD_NAMES) from error
+        raise api_error(error, names) from error
 
 
 async def _prompt(service: Service, body: ResponsesRequest) -> ChatPrompt:
@@ -167,9 +169,14 @@ class ResponsesAnswer(TypedAnswer):
     """A response."""
 
     def __init__(
-        self, service: Service, prompt: ChatPrompt, body: ResponsesRequest, generation: Generation
+        self,
+        service: Service,
+        prompt: ChatPrompt,
+        body: ResponsesRequest,
+        generation: Generation,
+        names: Mapping[str, str],
     ) -> None:
-        super().__init__(service, prompt, generation, Output(), FIELD_NAMES)
+        super().__init__(service, prompt, generation, Output(), names)
         self._head = _head(service, body, generation)
         self._num_events = 0
 

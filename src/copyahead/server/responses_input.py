@@ -23,7 +23,6 @@ FIELD_NAMES = {
     "max_tokens": "max_output_tokens",
     "response_format": "text.format",
     "json_schema": "text.format",
-    "grammar": "tools",
 }
 """Names of the chat route and of the engine, to those of this route."""
 

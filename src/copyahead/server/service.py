@@ -140,8 +140,9 @@ class Service:
         """Count and log a request that ended with an error object."""
         self.metrics.refuse(fault.code or "other")
         logger.info("refused status=%d code=%s param=%s", fault.status, fault.code, fault.param)
-        if fault.status == 500 and not isinstance(error, ApiError):
-            logger.error("a request failed", exc_info=error)
+        cause = error.__cause__ if isinstance(error, ApiError) else error
+        if fault.status == 500 and cause is not None:
+            logger.error("a request failed", exc_info=cause)
 
     def close(self) -> None:
         """End what runs and free the model. Idempotent."""
