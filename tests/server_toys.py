@@ -45,6 +45,7 @@ class ByteTokenizer:
 
     vocab_size = VOCAB
     end_tokens = frozenset({END})
+    control_texts = frozenset(_NAMES)
 
     def __init__(self) -> None:
         self._ids = {piece: token for token, piece in enumerate(PIECES) if piece}
@@ -125,7 +126,8 @@ def toy_template(opening: str = "") -> ChatTemplate:
         "{% for message in messages %}"
         "{{ '<|answer|>' if message.role == 'assistant' else '<|user|>' }}"
         "{{ message.content }}<|end|>"
-        "{% endfor %}<|answer|>" + opening
+        "{% endfor %}<|answer|>" + opening,
+        control_texts=TOKENIZER.control_texts,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cached_property
 from typing import Any
 
 from copyahead.types import Token
 
-_UNUSED = 1 << 1
-"""`LLAMA_TOKEN_ATTR_UNUSED`: a row of padding that no text maps to."""
+_UNKNOWN, _UNUSED, _CONTROL = 1 << 0, 1 << 1, 1 << 3
+"""`LLAMA_TOKEN_ATTR_...`. Unused: a row of padding that no text maps to."""
 
 
 class LlamaTokenizer:
@@ -49,6 +50,17 @@ class LlamaTokenizer:
     def adds_bos(self) -> bool:
         """Whether `encode` puts that first token before every prompt."""
         return bool(self._library.llama_vocab_get_add_bos(self._vocab))
+
+    @cached_property
+    def control_texts(self) -> frozenset[str]:
+        """Spellings that `encode` reads as one token where `special` is true, and only there."""
+        attributes = self._library.llama_vocab_get_attr
+        return frozenset(
+            text
+            for token in range(self._vocab_size)
+            if attributes(self._vocab, token) & (_CONTROL | _UNKNOWN)
+            and (text := self._spelling(token))
+        )
 
     def encode(self, text: str, *, special: bool = True) -> list[Token]:
         """Token ids of `text`; see `backends.base.Tokenizer`. Lone surrogates become `?`."""

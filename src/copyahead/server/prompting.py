@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from copyahead.errors import RequestError
+from copyahead.server.control_texts import Spoken
 from copyahead.server.errors import ApiError
 from copyahead.server.reasoning import ReasoningMarkers, ReasoningSplitter, opens_reasoning
 from copyahead.server.reply import Reply
@@ -77,11 +78,11 @@ async def chat_prompt(
     # another choice, then begins in the same way and need not be read again.
     shown = checked if must_call else offered
     options = {k: v for k, v in (template_options or {}).items() if k not in _TAKEN}
-    text = await asyncio.to_thread(template.render, messages, shown or None, **options)
-    if prefill and opens_reasoning(text, template.markers):
-        text += f"{template.markers.end}\n\n"
-    text += prefill
-    thinking = opens_reasoning(text, template.markers)
+    spoken = await asyncio.to_thread(template.prompt, messages, shown or None, **options)
+    if prefill and opens_reasoning(spoken.text, template.markers):
+        spoken += Spoken(f"{template.markers.end}\n\n")
+    spoken += template.controls.spoken(prefill)
+    thinking = opens_reasoning(spoken.text, template.markers)
     opened = template.markers if thinking else None
     constraint = constraint_of(response_format, opened)
     constrained_by = "response_format"
@@ -102,7 +103,7 @@ async def chat_prompt(
         if grammar is not None:
             constraint, constrained_by = {"grammar": grammar}, "tools"
     return ChatPrompt(
-        tokens=await service.encode(text, param="messages"),
+        tokens=await service.encode_chat(spoken),
         markers=template.markers,
         thinking=thinking,
         form=template.tool_format if offered else None,

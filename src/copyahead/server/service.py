@@ -19,6 +19,7 @@ from copyahead.server.metrics import Metrics
 from copyahead.types import Token
 
 if TYPE_CHECKING:
+    from copyahead.server.control_texts import Spoken
     from copyahead.server.templates import ChatTemplate
 
 logger = logging.getLogger("copyahead.server")
@@ -88,12 +89,16 @@ class Service:
         """What the backend can do."""
         return self.backend.capabilities
 
-    async def encode(
-        self, text: str, *, special: bool = True, param: str = "prompt"
-    ) -> list[Token]:
-        """Token ids of a text, computed in a thread; ApiError when they are too many."""
-        tokens = await asyncio.to_thread(self.tokenizer.encode, text, special=special)
-        self.check_length(len(tokens), param)
+    async def encode(self, text: str) -> list[Token]:
+        """Token ids of a prompt, computed in a thread; ApiError when they are too many."""
+        tokens = await asyncio.to_thread(self.tokenizer.encode, text)
+        self.check_length(len(tokens), "prompt")
+        return tokens
+
+    async def encode_chat(self, spoken: Spoken) -> list[Token]:
+        """Token ids of a rendered conversation, as `encode`."""
+        tokens = await asyncio.to_thread(self.template.controls.encode, self.tokenizer, spoken)
+        self.check_length(len(tokens), "messages")
         return tokens
 
     async def encode_part(self, text: str) -> list[Token]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from copyahead.errors import MissingExtraError, RequestError
+from copyahead.server.control_texts import ControlTexts, Spoken
 from copyahead.server.conversation import (
     Messages,
     checked,
@@ -54,10 +55,17 @@ class ChatTemplate:
     """One model's way of writing conversations down."""
 
     def __init__(
-        self, source: str | None = None, *, bos: str = "", eos: str = "", adds_bos: bool = False
+        self,
+        source: str | None = None,
+        *,
+        bos: str = "",
+        eos: str = "",
+        adds_bos: bool = False,
+        control_texts: Collection[str] = (),
     ) -> None:
         """`source` None takes ChatML. `adds_bos`: the tokenizer puts `bos` first by itself, so
-        the prompt is rendered without it. Raises TemplateError for a template with a fault."""
+        the prompt is rendered without it. `control_texts`: how its control tokens are spelled.
+        Raises TemplateError for a template with a fault."""
         self.source = CHATML if source is None else source
         self.bos, self.eos = bos, eos
         self._adds_bos = adds_bos
@@ -67,6 +75,9 @@ class ChatTemplate:
         if self.habits.tools:
             self.tool_format = self.habits.tags or format_of(self.source)
         self.markers = markers_of(self.source)
+        # Templates look for these in messages, where earlier turns may rightly hold them.
+        own = {*self.markers, self.tool_format.begin, self.tool_format.end}
+        self.controls = ControlTexts(set(control_texts) - own)
         self.end_texts: tuple[str, ...] = ("<|im_end|>",) if source is None else ()
         """Texts that end a turn where the model has no token for that."""
 
@@ -76,16 +87,33 @@ class ChatTemplate:
         where there is none or it has a fault."""
         source = getattr(backend, "chat_template", None)
         tokenizer = backend.tokenizer
-        bos, eos = getattr(tokenizer, "bos_text", ""), getattr(tokenizer, "eos_text", "")
-        adds_bos = bool(getattr(tokenizer, "adds_bos", False))
+        options: dict[str, Any] = {
+            "bos": getattr(tokenizer, "bos_text", ""),
+            "eos": getattr(tokenizer, "eos_text", ""),
+            "adds_bos": bool(getattr(tokenizer, "adds_bos", False)),
+            "control_texts": getattr(tokenizer, "control_texts", ()),
+        }
         if source is None:
             logger.warning("the model has no chat template: messages are written as ChatML")
-            return cls(None, bos=bos, eos=eos, adds_bos=adds_bos)
+            return cls(None, **options)
         try:
-            return cls(source, bos=bos, eos=eos, adds_bos=adds_bos)
+            return cls(source, **options)
         except TemplateError as error:
             logger.warning("%s: messages are written as ChatML", error)
-            return cls(None, bos=bos, eos=eos, adds_bos=adds_bos)
+            return cls(None, **options)
+
+    def prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        /,
+        **variables: Any,
+    ) -> Spoken:
+        """As `render`, with where the messages, tools and variables spell control tokens."""
+        return self.controls.rendered(
+            lambda given: self.render(given[0], given[1], **given[2]),
+            [list(messages), list(tools or ()), variables],
+        )
 
     def render(
         self,
