@@ -208,10 +208,19 @@ def test_calls_as_they_are_written_are_found(
         ({"$ref": "#/$defs/n"}, "5", 5),
         ({"$ref": "#/$defs/loop"}, "5", "5"),
         ({"$ref": "https://example.com/x"}, "5", "5"),
+        ({"$ref": 7}, "5", "5"),
+        ({"$ref": "#/$defs/tree"}, "5", 5),
+        ({"$ref": "#/$defs/wide0"}, "5", 5),
+        ({"anyOf": []}, "5", "5"),
     ],
 )
 def test_what_a_value_is_by_its_schema(schema: Any, text: str, value: Any) -> None:
-    root = {"$defs": {"n": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}}
+    inner: dict[str, Any] = {"n": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}
+    inner["tree"] = {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/tree"}]}
+    for place in range(50):
+        inner[f"wide{place}"] = {"oneOf": [{"$ref": f"#/$defs/wide{place + 1}"}] * 2}
+    inner["wide50"] = {"type": "number"}
+    root = {"$defs": inner}
     assert json.loads(as_json(text, kinds_of(schema, root))) == value
 
 

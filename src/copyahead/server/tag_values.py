@@ -16,36 +16,50 @@ Kinds = frozenset[str]
 _ANY: Kinds = frozenset()
 _KINDS = {"integer": "number"}
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
-_MAX_REFERENCES = 16
 
 
 def kinds_of(schema: Any, root: Mapping[str, Any]) -> Kinds:
     """The kinds of values that `schema` allows; `root` is the schema that it stands in."""
-    for _ in range(_MAX_REFERENCES):
-        if not isinstance(schema, Mapping) or "$ref" not in schema:
-            break
-        schema = referred(schema["$ref"], root)
-    if not isinstance(schema, Mapping) or "$ref" in schema:
-        return _ANY
-    if "const" in schema or "enum" in schema:
-        values = [schema["const"]] if "const" in schema else schema["enum"]
-        return frozenset(map(_kind, values)) if isinstance(values, list) else _ANY
-    given = schema.get("type")
-    names = given if isinstance(given, list) else [given] if given is not None else []
-    if names:
-        nullable = {"null"} if schema.get("nullable") is True else set()
-        return frozenset(_KINDS.get(str(name), str(name)) for name in names) | nullable
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), list):
-            each = [kinds_of(one, root) for one in schema[key]]
-            return frozenset().union(*each) if all(each) else _ANY
-    return _ANY
+    found: set[str] = set()
+    seen: set[str] = set()
+    pending = [schema]
+    while pending:
+        one = pending.pop()
+        if not isinstance(one, Mapping):
+            return _ANY
+        if "$ref" in one:
+            reference = str(one["$ref"])
+            # What has been seen adds nothing, and may refer to itself.
+            pending += [] if reference in seen else [referred(reference, root)]
+            seen.add(reference)
+            continue
+        alternatives = one.get("anyOf", one.get("oneOf"))
+        named = _named(one)
+        if named:
+            found |= named
+        elif isinstance(alternatives, list) and alternatives:
+            pending += alternatives
+        else:
+            return _ANY
+    return frozenset(found)
 
 
-def referred(reference: Any, root: Mapping[str, Any]) -> Any:
+def _named(schema: Mapping[str, Any]) -> set[str]:
+    """The kinds that a schema names by itself, by its values or by its type."""
+    if "const" in schema:
+        return {_kind(schema["const"])}
+    values, given = schema.get("enum"), schema.get("type")
+    if isinstance(values, list):
+        return set(map(_kind, values))
+    names = given if isinstance(given, list) else [] if given is None else [given]
+    kinds = {_KINDS.get(str(name), str(name)) for name in names}
+    return kinds | {"null"} if kinds and schema.get("nullable") is True else kinds
+
+
+def referred(reference: str, root: Mapping[str, Any]) -> Any:
     """What `#/...` points at in `root`; None where it points at nothing."""
     found: Any = root
-    if not isinstance(reference, str) or not reference.startswith("#"):
+    if not reference.startswith("#"):
         return None
     for part in filter(None, reference[1:].split("/")):
         name = part.replace("~1", "/").replace("~0", "~")
