@@ -86,6 +86,7 @@ async def test_a_request_that_leaves_while_its_grammar_is_compiled_is_never_subm
         leaving = engine.generate(HELD)
         await compiler.has_begun()
         leaving.close()
+        await leaving.accepted()
         compiler.go.set()
         assert same(await engine.complete(HELD), plain(backend(), HELD))
         assert leaving.handle is None

@@ -19,6 +19,7 @@ from copyahead.engine.grammar import GrammarState, too_slow
 from copyahead.engine.request import Choice, Chunk, Completion, Request
 from copyahead.errors import CopyaheadError
 from copyahead.stats import CopyStats, logger
+from copyahead.types import FinishReason
 
 Item = Chunk | BaseException
 """What travels from the worker to a stream: a chunk, or why there will be no more."""
@@ -229,6 +230,11 @@ class AsyncEngine:
             stream.put(error)
 
     def _cancel(self, stream: Stream) -> None:
+        known = stream in self._streams
         self._streams.discard(stream)
         if stream.handle is not None:
             self.engine.cancel(stream.handle)
+        elif known:
+            # Its grammar is still being compiled: the engine has never heard of it.
+            for index in range(stream.request.n):
+                stream.put(Chunk(index=index, finish_reason=FinishReason.CANCELLED))
