@@ -105,6 +105,15 @@ def test_private_characters_in_messages_are_left_alone() -> None:
         assert len(spans) == found
 
 
+def test_what_is_nested_deeply_is_no_fault() -> None:
+    deep: Any = END
+    for _ in range(5000):
+        deep = [deep]
+    template = ChatTemplate(CHATML, control_texts=[START, END])
+    text = template.render([user(END)])
+    assert template.prompt([user(END)], None, deep=deep).text == text
+
+
 # Tokens of real tokenizers
 
 WORDS = st.sampled_from(

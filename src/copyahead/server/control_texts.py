@@ -136,16 +136,16 @@ def _restored(marked: str, marks: dict[str, str]) -> Spoken:
 
 
 def _texts(given: Any) -> Iterator[str]:
-    """Every text in lists and dicts, keys too."""
-    if isinstance(given, str):
-        yield given
-    elif isinstance(given, dict):
-        for key, value in given.items():
-            yield from _texts(key)
-            yield from _texts(value)
-    elif isinstance(given, list | tuple):
-        for value in given:
-            yield from _texts(value)
+    """Every text in lists and dicts, keys too, however deep; in any order."""
+    pending = [given]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            pending += (*one, *one.values())
+        elif isinstance(one, list | tuple):
+            pending += one
 
 
 def _mapped(given: Any, change: Callable[[str], str]) -> Any:
