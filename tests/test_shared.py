@@ -18,6 +18,7 @@ from copyahead.loading import make_engine
 from copyahead.policies import parse_policy
 from copyahead.policies.priced import PricedDrafter
 from copyahead.shared import SharedStore
+from copyahead.stats import CopyLog
 from copyahead.step_cost import StepCost
 from copyahead.testing import FakeBackend, ToyLM
 from copyahead.types import NO_DRAFT, Draft, Source
@@ -332,3 +333,14 @@ def test_a_store_of_no_sense_is_refused(sizes: tuple[int, int], named: str) -> N
 def test_a_store_that_is_too_small_is_refused() -> None:
     with pytest.raises(ConfigError, match="shared_tokens"):
         SharedOptions(shared=True, shared_tokens=10)
+
+
+def test_the_log_counts_what_came_from_the_store(caplog: pytest.LogCaptureFixture) -> None:
+    log = CopyLog()
+    with caplog.at_level("INFO", logger="copyahead"):
+        log.record(Draft((1, 2, 3), Source.SHARED, 4), 2, None)
+        for _ in range(1024):
+            log.record(Draft((1, 2, 3), Source.PROMPT, 4), 3, None)
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "copies=1 proposed=3 accepted=2 shared=2" in first
+    assert "copies=1025 proposed=3075 accepted=3074 shared=2" in second

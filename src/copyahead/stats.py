@@ -129,17 +129,22 @@ class CopyLog:
         self.copies = 0
         self.proposed = 0
         self.accepted = 0
+        self.shared = 0
+        """Those of the accepted tokens that came from the shared store."""
 
     def record(self, draft: Draft, num_accepted: int, window: int | None) -> None:
         """Count one verified copy (a draft with at least one token)."""
         self.copies += 1
         self.proposed += len(draft)
         self.accepted += num_accepted
+        if draft.source is Source.SHARED:
+            self.shared += num_accepted
         if self.copies % LOG_EVERY == 1:
             logger.info(
-                "copies verified: copies=%d proposed=%d accepted=%d window=%s",
+                "copies verified: copies=%d proposed=%d accepted=%d shared=%d window=%s",
                 self.copies,
                 self.proposed,
                 self.accepted,
+                self.shared,
                 "-" if window is None else window,
             )
