@@ -180,14 +180,18 @@ def main() -> None:
         for number, removed in enumerate(options.only):
             folder = Path(name) / str(number)
             write_copy(folder, ABLATIONS[removed])
-            rows = replay(folder, options.traces, options.cost, "--after", options.after)
+            rows = replay(
+                folder, options.traces, options.cost, "--after", options.after, "--policy", "priced"
+            )
             found = {
                 f"{row['category']} at {row['cost']}": row["speedup"]
                 for row in rows
                 if row["category"] != "all"
             }
             if demo[0]:
-                share, slowest = lowest_share(replay(folder, demo[0], demo[1]), best)
+                share, slowest = lowest_share(
+                    replay(folder, demo[0], demo[1], "--policy", "priced"), best
+                )
                 found["demo copies"] = share
                 found["worst demo copy"] = slowest
             if not table:
