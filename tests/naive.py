@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from copyahead.contracts import Query
 from copyahead.history import HistoryPool
+from copyahead.kernels.index import View
 from copyahead.types import NO_DRAFT, Draft, Source
 
 MAX_MATCH = 64
@@ -14,11 +14,11 @@ MAX_COPY = 64
 BARRIER = -1
 
 
-def texts(pool: HistoryPool, row: int = 0) -> tuple[Any, Any, int, Any, Any, int]:
+def view_of(pool: HistoryPool, row: int = 0) -> View:
     """The row, and the scope of the store it may copy from, as kernels take them."""
     scope, shared = pool.scope(row), pool.shared
     own = (pool.cells[row], pool.heads[row], pool.length(row))
-    return (*own, shared.cells[scope], shared.heads[scope], int(shared.ends[scope]))
+    return View(*own, shared.cells[scope], shared.heads[scope], int(shared.ends[scope]))
 
 
 def chain_width(key: int) -> int:

@@ -19,7 +19,7 @@ from copyahead.policies.priced import MAX_TENANTS, PricedDrafter, PricedSession,
 from copyahead.policies.priced_knobs import PricedKnobs
 from copyahead.step_cost import StepCost
 from copyahead.types import NO_DRAFT, Draft, Source
-from tests.naive import NaiveHistory, texts
+from tests.naive import NaiveHistory, view_of
 
 CHEAP = StepCost.linear(0.03)
 VOCAB = 1000
@@ -489,7 +489,8 @@ def naive_gather(history: NaiveHistory) -> list[tuple[int, int, int]]:
     found = []
     last = len(history.tokens) - 1
     for key, above in ((4, 65), (2, 4), (1, 2)):
-        ends = [e for e in range(last - 1, -1, -1) if history.match_length(e) >= key][:8]
+        ends = [e for e in range(last - 1, -1, -1) if history.match_length(e) >= key]
+        ends = ends[: candidates.PER_KEY]
         for rank, end in enumerate(ends):
             match = history.match_length(end)
             if match < above and history.tokens[end + 1] >= 0:
@@ -503,7 +504,7 @@ def test_candidates_by_key_are_those_of_a_plain_scan(text: list[int]) -> None:
     pool = HistoryPool(1, 200, 4)
     pool.attach(0, text)
     rows = np.zeros((features.NUM_CANDIDATE_COLUMNS, features.MAX_CANDIDATES), dtype=np.int32)
-    count = candidates.gather_by_key(*texts(pool), rows, 0)
+    count = candidates.gather_by_key(view_of(pool), rows, 0)
     columns = (features.SOURCE, features.MATCH, features.RANK)
     found = [tuple(int(rows[column, c]) for column in columns) for c in range(count)]
     history = NaiveHistory(4)
@@ -527,8 +528,8 @@ def test_candidates_stay_within_their_room(
     state = np.zeros(features.NUM_STATE, dtype=np.int64)
     state[:6] = (min(a, len(text) - 1), a_gap, 4, min(b, len(text) - 1), b_gap, 4)
     rows = np.zeros((features.NUM_CANDIDATE_COLUMNS, features.MAX_CANDIDATES), dtype=np.int32)
-    count = candidates.gather(*texts(pool), state, rows)
-    assert count <= 24 + 16 + 3 <= features.MAX_CANDIDATES
+    count = candidates.gather(view_of(pool), state, rows)
+    assert count <= 3 * candidates.PER_KEY + 16 + 3 <= features.MAX_CANDIDATES
     sources = rows[features.SOURCE, :count]
     assert ((sources >= 0) & (sources < len(text))).all()
     if a >= 0 and a_gap == 0:

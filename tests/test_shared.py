@@ -22,7 +22,7 @@ from copyahead.stats import CopyLog
 from copyahead.step_cost import StepCost
 from copyahead.testing import FakeBackend, ToyLM
 from copyahead.types import NO_DRAFT, Draft, Source
-from tests.naive import NaiveHistory, texts
+from tests.naive import NaiveHistory, view_of
 from tests.toys import plain
 
 VOCAB = 50
@@ -214,7 +214,8 @@ def naive_shared(history: NaiveHistory, documents: list[list[int]]) -> list[tupl
             for e in range(len(ring) - 1, -1, -1)
             if e not in last_tokens
         ]
-        ends = [(source, match) for source, match in [*own, *shared] if match >= key][:8]
+        ends = [(source, match) for source, match in [*own, *shared] if match >= key]
+        ends = ends[: candidates.PER_KEY]
         for rank, (source, match) in enumerate(ends):
             at = source - index.SHARED
             token = ring[at] if source >= index.SHARED else history.tokens[source]
@@ -242,7 +243,7 @@ def test_candidates_of_row_and_store_are_those_of_a_plain_scan(
             kept.append(document[-size:])
     pool.attach(0, text)
     rows = np.zeros((features.NUM_CANDIDATE_COLUMNS, features.MAX_CANDIDATES), dtype=np.int32)
-    count = candidates.gather_by_key(*texts(pool), rows, 0)
+    count = candidates.gather_by_key(view_of(pool), rows, 0)
     columns = (features.SOURCE, features.MATCH, features.RANK)
     found = [tuple(int(rows[column, c]) for column in columns) for c in range(count)]
     history = NaiveHistory(4)
@@ -262,7 +263,7 @@ def test_after_the_ring_went_round_every_candidate_is_still_a_match(
     text = documents[-1][:40]
     pool.attach(0, text)
     rows = np.zeros((features.NUM_CANDIDATE_COLUMNS, features.MAX_CANDIDATES), dtype=np.int32)
-    count = candidates.gather_by_key(*texts(pool), rows, 0)
+    count = candidates.gather_by_key(view_of(pool), rows, 0)
     ring = store.cells[pool.scope(0), :, 0].tolist()
     found = [int(source) for source in rows[features.SOURCE, :count]]
     assert len(found) == len(set(found))

@@ -13,7 +13,7 @@ from copyahead.kernels import features, fitting
 from copyahead.kernels import priced as kernel
 from copyahead.kernels.candidates import gather
 from copyahead.policies import prior, training
-from tests.naive import texts
+from tests.naive import view_of
 
 VOCAB = 4
 
@@ -29,19 +29,15 @@ class Position:
         self.state = np.zeros(features.NUM_STATE, dtype=np.int64)
         anchor, gap = rng.randrange(-1, len(text)), rng.choice([0, 0, 1, 3])
         self.state[:6] = (anchor, gap, 7, rng.randrange(-1, len(text)), gap + 2, 5)
-        width = features.MAX_CANDIDATES
-        self.candidates = np.zeros((features.NUM_CANDIDATE_COLUMNS, width), dtype=np.int32)
-        self.ints = np.zeros((kernel.NUM_SCRATCH_INTS, width), dtype=np.int64)
-        self.floats = np.zeros((kernel.NUM_SCRATCH_FLOATS, width))
-        self.count = gather(*texts(self.pool), self.state, self.candidates)
+        self.scratch = kernel.new_scratch()
+        self.count = gather(view_of(self.pool), self.state, self.scratch.candidates)
         self.truth = rng.randrange(VOCAB)
 
     def loss(self, logs: np.ndarray, gradient: np.ndarray) -> float:
         model = np.zeros(features.MODEL_SIZE)
         model[: features.SLOPE] = np.exp(logs)
-        cells, shared = self.pool.cells[0], self.pool.shared.cells[0]
-        scratch = (self.ints, self.floats, gradient)
-        args = (cells, shared, model, self.state, self.candidates, self.count, self.truth, *scratch)
+        view = view_of(self.pool)
+        args = (view, model, self.state, self.count, self.truth, self.scratch, gradient)
         return float(fitting.add_gradient(*args))
 
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from copyahead.contracts import Query
 from copyahead.errors import ConfigError, RequestError
-from copyahead.kernels import index
+from copyahead.kernels import index, search
+from copyahead.kernels.compiled import entry_point
 from copyahead.memory import untouched
 from copyahead.shared import NoStore, SharedStore
 from copyahead.types import NO_DRAFT, Draft, Source, Token
@@ -27,10 +28,12 @@ Tokens = Sequence[Token] | npt.NDArray[np.integer]
 BARRIER = index.BARRIER
 """What `HistoryPool.tokens` shows for a token outside the vocabulary."""
 
-_Packed = tuple[Query, tuple[int, int, int, int, int], bytes]
-"""A query, and its fields as a kernel wants them: keys, min_match, winner, candidates, tokens."""
+_Packed = tuple[Query, search.Asked, bytes]
+"""A query, and the same as kernels read it, one by one and in a batch."""
 
-_WINNERS = {"longest": index.LONGEST, "newest": index.NEWEST, "furthest": index.FURTHEST}
+_search, _search_batch = entry_point(search.search), entry_point(search.search_batch)
+
+_WINNERS = {"longest": search.LONGEST, "newest": search.NEWEST, "furthest": search.FURTHEST}
 _CONTEXT = 64
 """A conversation that goes on comes into the store with as many tokens that are there already."""
 _MAX_KEYS = 7
@@ -67,9 +70,16 @@ class HistoryPool:
         self.lengths = np.zeros(num_rows, dtype=np.int32)
         self._store = store
         self.shared: SharedStore | NoStore = store or NoStore()
-        """The store's arrays, for kernels: empty ones where nothing is shared."""
-        text = (self.cells, self.heads, self.lengths)
-        self._arrays = (*text, self.shared.cells, self.shared.heads, self.shared.ends)
+        """The store, or empty arrays in its place."""
+        self.arrays = index.Pool(
+            self.cells,
+            self.heads,
+            self.lengths,
+            self.shared.cells,
+            self.shared.heads,
+            self.shared.ends,
+        )
+        """The same, for kernels."""
         # Whose text each row holds, how much of it is in the store, and the scope that it may
         # copy from while a request is in it.
         self._tenants = [""] * num_rows
@@ -125,14 +135,14 @@ class HistoryPool:
             start = len(prediction) + 2
         if len(tokens) > self.capacity:
             raise self._overflow(len(tokens))
-        kept = int(index.common_prefix(self.cells, self.lengths, row, self.vocab_size, tokens))
+        kept = int(index.common_prefix(self.arrays, row, self.vocab_size, tokens))
         if self._store is not None:
             self.release(row)
             known = self._published[row] if tenant == self._tenants[row] else 0
             self._published[row] = min(known, kept)
             self._tenants[row], self._scopes[row] = tenant, self._store.enter(tenant)
-        index.truncate_row(self.cells, self.heads, self.lengths, row, kept)
-        index.extend_row(self.cells, self.heads, self.lengths, row, self.vocab_size, tokens[kept:])
+        index.truncate_row(self.arrays, row, kept)
+        index.extend_row(self.arrays, row, self.vocab_size, tokens[kept:])
         self._prompt_lengths[row] = len(tokens)
         self._prompt_starts[row] = start
         return max(0, kept - start)
@@ -161,7 +171,7 @@ class HistoryPool:
         Raises RequestError, and changes nothing, where they do not fit.
         """
         added = self.fitting(row, tokens)
-        index.extend_row(self.cells, self.heads, self.lengths, row, self.vocab_size, added)
+        index.extend_row(self.arrays, row, self.vocab_size, added)
 
     def fitting(self, row: int, tokens: Tokens) -> npt.NDArray[np.int32]:
         """`tokens` as a kernel reads them. Raises RequestError where the row has no room."""
@@ -177,7 +187,7 @@ class HistoryPool:
         """
         if length < 0:
             raise ValueError(f"length must be at least 0, not {length}")
-        index.truncate_row(self.cells, self.heads, self.lengths, row, length)
+        index.truncate_row(self.arrays, row, length)
         self._prompt_lengths[row] = min(self._prompt_lengths[row], length)
         self._published[row] = min(self._published[row], length)
 
@@ -186,7 +196,7 @@ class HistoryPool:
         text = self.cells[row]
         if position >= index.SHARED:
             text, position = self.shared.cells[self.scope(row)], position - index.SHARED
-        return bool(index.follows(text, position, self.cells[row], start, self.length(row)))
+        return bool(search.follows(text, position, self.cells[row], start, self.length(row)))
 
     def search(self, row: int, query: Query) -> Draft:
         """What followed the winning earlier place of the row's last tokens; or the empty draft.
@@ -196,9 +206,9 @@ class HistoryPool:
         token is a barrier has no continuation and is passed over. A copy that reaches the end
         of the history goes on in its own tokens.
         """
-        _, fields, _ = self._packed.get(id(query)) or self._pack(query)
+        _, asked, _ = self._packed.get(id(query)) or self._pack(query)
         out = self._out
-        count = index.search(*self._arrays, row, self.scope(row), *fields, out)
+        count = _search(self.arrays, row, self.scope(row), asked, out)
         if count == 0:
             return NO_DRAFT
         origin, match, *tokens = out[: count + 2].tolist()
@@ -212,11 +222,11 @@ class HistoryPool:
         fields = [(packed.get(id(query)) or self._pack(query))[2] for query in queries]
         self._reserve(len(rows))
         found, out = self._batch_found, self._batch_out
-        total = index.search_batch(
-            *self._arrays,
+        total = _search_batch(
+            self.arrays,
             np.array(rows, dtype=np.int32),
             np.array([self.scope(row) for row in rows], dtype=np.int32),
-            np.frombuffer(bytearray().join(fields), dtype=np.int32),
+            np.frombuffer(bytearray().join(fields), dtype=np.int32).reshape(-1, 5),
             found,
             out,
         )
@@ -247,7 +257,7 @@ class HistoryPool:
             )
         if query.max_tokens < 1 or query.max_candidates < 1:
             raise ConfigError("max_tokens and max_candidates of a query must be at least 1")
-        fields = (
+        asked = search.Asked(
             sum(key << (4 * place) for place, key in enumerate(keys)),
             query.min_match,
             _WINNERS[query.winner],
@@ -256,7 +266,7 @@ class HistoryPool:
         )
         if len(self._packed) >= 4096:
             self._packed.clear()
-        packed = (query, fields, struct.pack("5i", *fields))
+        packed = (query, asked, struct.pack("5i", *asked))
         self._packed[id(query)] = packed
         return packed
 

@@ -8,4 +8,4 @@ from __future__ import annotations
 
 def warm_up() -> None:
     """Have every kernel compiled or loaded, so that no request ever waits for it."""
-    from copyahead.kernels import index, lz, priced  # noqa: F401
+    from copyahead.kernels import lz, priced, search  # noqa: F401

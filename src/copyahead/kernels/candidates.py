@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from copyahead.kernels.compiled import compiled
+from copyahead.kernels.compiled import (
+    BOOL,
+    INT,
+    INTS2,
+    LONGS,
+    TRIPLE,
+    VOID,
+    compiled,
+    named,
+)
 from copyahead.kernels.features import (
     A_GAP,
     A_NEXT,
@@ -17,18 +26,25 @@ from copyahead.kernels.features import (
     NEAR,
     RANK,
     SOURCE,
-    Longs,
     distance_bucket,
     echo_bucket,
     rank_bucket,
 )
-from copyahead.kernels.index import MAX_MATCH, SHARED, Cells, Heads, Ints, key_slot, match_length
-from copyahead.kernels.places import (
-    age,
-    distance,
-    position_of,
-    text_of,
+from copyahead.kernels.index import (
+    MAX_MATCH,
+    POOL,
+    SHARED,
+    VIEW,
+    Cells,
+    Heads,
+    Ints,
+    Longs,
+    Pool,
+    View,
+    key_slot,
+    match_length,
 )
+from copyahead.kernels.places import age, distance, position_of, text_of
 
 PER_KEY = 8
 CURSORS = 5
@@ -39,7 +55,7 @@ _MAX_ECHO = 16
 _ECHO_FROM_MATCH = 32
 
 
-@compiled("int64(int32[:, ::1], int64, int32[:, ::1], int64)")
+@compiled(INT(INTS2, INT, INTS2, INT))
 def equal_run(text: Cells, earlier: int, cells: Cells, last: int) -> Any:
     """How many tokens are equal going back from both positions, at most 16."""
     run = 0
@@ -51,7 +67,7 @@ def equal_run(text: Cells, earlier: int, cells: Cells, last: int) -> Any:
     return run
 
 
-@compiled("int64(int32[:, ::1], int64, int32[:, ::1], int64, int64)")
+@compiled(INT(INTS2, INT, INTS2, INT, INT))
 def echo(text: Cells, earlier: int, cells: Cells, last: int, match: int) -> Any:
     """How far a match goes on past its first error: a replaced, or else a skipped token."""
     if match >= _ECHO_FROM_MATCH:
@@ -68,7 +84,7 @@ def echo(text: Cells, earlier: int, cells: Cells, last: int, match: int) -> Any:
     return run
 
 
-@compiled("boolean(int32[:, ::1], int64, int64)")
+@compiled(BOOL(INTS2, INT, INT))
 def listed(candidates: Ints, count: int, source: int) -> Any:
     """Whether a candidate has this source."""
     for c in range(count):  # noqa: SIM110 - numba has no any()
@@ -77,15 +93,27 @@ def listed(candidates: Ints, count: int, source: int) -> Any:
     return False
 
 
-@compiled(
-    "int64(int32[:, ::1], int64, int32[:, ::1], int64, int64, int64, int64, int64, "
-    "int32[:, ::1], int64)"
-)
+class Text(NamedTuple):
+    """A text to look for places in: a row, or a scope of the store."""
+
+    cells: Cells
+    heads: Heads
+    base: int
+    """The place of its first token."""
+    newest: int
+    """The position where it goes on."""
+    behind: int
+    """How far that lies before the row's next token."""
+
+
+TEXT = named(Text, INTS2, INTS2, INT, INT, INT)
+
+
+@compiled(INT(INTS2, INT, VIEW, INT, INT, INT, INT, INTS2, INT))
 def add(
     text: Cells,
     position: int,
-    cells: Cells,
-    length: int,
+    view: View,
     source: int,
     match: int,
     rank: int,
@@ -98,26 +126,29 @@ def add(
     """
     if text[position, 0] < 0:
         return count
+    run = echo(text, position - 1, view.cells, view.length - 1, match)
     candidates[SOURCE, count] = source
     candidates[MATCH, count] = match
     candidates[RANK, count] = rank_bucket(rank)
-    candidates[ECHO, count] = echo_bucket(echo(text, position - 1, cells, length - 1, match))
+    candidates[ECHO, count] = echo_bucket(run)
     candidates[DISTANCE, count] = distance_bucket(back)
     return count + 1
 
 
-@compiled("void(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int32[:, ::1])")
-def read_ahead(cells: Cells, heads: Heads, lengths: Ints, rounds: Ints) -> None:
+@compiled(VOID(POOL, INTS2))
+def read_ahead(pool: Pool, rounds: Ints) -> None:
     """Walk the three chains of every round's row, side by side.
 
     One row waits for memory at each place. Rows do not wait for each other, so this brings their
     places into the cache in a fraction of the time.
     """
+    cells, heads = pool.cells, pool.heads
     for q in range(len(rounds)):
         row = rounds[q, 0]
-        length = int(lengths[row])
+        length = int(pool.lengths[row])
         for chain in range(3):
-            slot = key_slot(cells[row], length - 1, chain, heads.shape[2]) if length > 0 else -1
+            slots = heads.shape[2]
+            slot = key_slot(cells[row], length - 1, chain, slots) if length > 0 else -1
             rounds[q, CURSORS + chain] = heads[row, chain, slot] if slot >= 0 else 0
     for _ in range(PER_KEY):
         for q in range(len(rounds)):
@@ -127,167 +158,104 @@ def read_ahead(cells: Cells, heads: Heads, lengths: Ints, rounds: Ints) -> None:
                     rounds[q, CURSORS + chain] = cells[rounds[q, 0], place - 1, 1 + chain]
 
 
-_ROW_AND_STORE = "int32[:, ::1], int32[:, ::1], int64, int32[:, ::1], int32[:, ::1], int64"
-
-
-@compiled(
-    "UniTuple(int64, 3)(int32[:, ::1], int32[:, ::1], int64, int64, int64, int32[:, ::1], int64, "
-    "int64, int32[:, ::1], int64, int64, int64)"
-)
+@compiled(TRIPLE(TEXT, VIEW, INT, INTS2, INT, INT, INT))
 def gather_chain(
-    text: Cells,
-    heads: Heads,
-    base: int,
-    newest: int,
-    behind: int,
-    cells: Cells,
-    length: int,
-    chain: int,
-    candidates: Ints,
-    count: int,
-    rank: int,
-    visits: int,
+    text: Text, view: View, chain: int, candidates: Ints, count: int, rank: int, visits: int
 ) -> Any:
     """The newest places of one key in one text; returns the new count, next rank, visits left.
 
-    The text's first place is `base`; it goes on at position `newest`, which lies `behind` tokens
-    before the row's next one. A shorter key keeps only matches that the longer one cannot have
-    found.
+    A shorter key keeps only matches that the longer one cannot have found.
     """
-    last, key = length - 1, 4 >> chain
+    last, key = view.length - 1, 4 >> chain
     above = MAX_MATCH + 1 if chain == 0 else 2 * key
-    slot = key_slot(cells, last, chain, heads.shape[1])
+    slot = key_slot(view.cells, last, chain, text.heads.shape[1])
     if slot < 0:
         return count, rank, visits
-    earlier, before = int(heads[chain, slot]) - 1, 0
+    earlier, before = int(text.heads[chain, slot]) - 1, 0
     while visits > 0 and earlier >= 0:
         # Text that was overwritten may link anywhere; what is not older was not linked from here.
-        back = age(earlier, newest, len(text))
+        back = age(earlier, text.newest, len(text.cells))
         if back <= before:
             break
         before = back
-        match = match_length(text, earlier, cells, last)
+        match = match_length(text.cells, earlier, view.cells, last)
         if match >= key:
             if match < above:
-                source = base + earlier + 1
+                source, back = text.base + earlier + 1, text.behind + back - 1
                 count = add(
-                    text, earlier + 1, cells, length, source, match, rank, behind + back - 1,
-                    candidates, count,
-                )  # fmt: skip
+                    text.cells, earlier + 1, view, source, match, rank, back, candidates, count
+                )
             rank += 1
         visits -= 1
-        earlier = int(text[earlier, 1 + chain]) - 1
+        earlier = int(text.cells[earlier, 1 + chain]) - 1
     return count, rank, visits
 
 
-@compiled(f"int64({_ROW_AND_STORE}, int32[:, ::1], int64)")
-def gather_by_key(
-    cells: Cells,
-    heads: Heads,
-    length: int,
-    shared: Cells,
-    shared_heads: Heads,
-    end: int,
-    candidates: Ints,
-    count: int,
-) -> Any:
+@compiled(INT(VIEW, INTS2, INT))
+def gather_by_key(view: View, candidates: Ints, count: int) -> Any:
     """The newest places of the last 4, 2 and 1 tokens: the row's, then the store's."""
+    row = Text(view.cells, view.heads, 0, view.length, 0)
+    store = Text(view.shared, view.shared_heads, SHARED, view.end, view.length)
     for chain in range(3):
-        count, rank, visits = gather_chain(
-            cells, heads, 0, length, 0, cells, length, chain, candidates, count, 0, PER_KEY
-        )
-        if end > 0 and visits > 0:
-            count, rank, visits = gather_chain(
-                shared, shared_heads, SHARED, end, length, cells, length, chain,
-                candidates, count, rank, visits,
-            )  # fmt: skip
+        count, rank, visits = gather_chain(row, view, chain, candidates, count, 0, PER_KEY)
+        if view.end > 0 and visits > 0:
+            count, rank, visits = gather_chain(store, view, chain, candidates, count, rank, visits)
     return count
 
 
-@compiled("int64(int32[:, ::1], int64, int32[:, ::1], int64, int64, int64, int32[:, ::1], int64)")
-def gather_near(
-    cells: Cells,
-    length: int,
-    shared: Cells,
-    end: int,
-    after: int,
-    gap: int,
-    candidates: Ints,
-    count: int,
-) -> Any:
+@compiled(INT(VIEW, INT, INT, INTS2, INT))
+def gather_near(view: View, after: int, gap: int, candidates: Ints, count: int) -> Any:
     """Places around a broken copy's end where the last token occurs."""
-    last = length - 1
-    token = cells[last, 0]
+    last = view.length - 1
+    token = view.cells[last, 0]
     if token < 0:
         return count
-    text, at = text_of(cells, shared, after), position_of(after)
+    text, at = text_of(view.cells, view.shared, after), position_of(after)
     base = after - at
     start = count
-    final = len(shared) - 2 if base > 0 else length - 2
+    final = len(view.shared) - 2 if base > 0 else view.length - 2
     for earlier in range(max(at - NEAR, 0), min(at + gap + NEAR, final) + 1):
         if text[earlier, 0] != token:
             continue
-        match = match_length(text, earlier, cells, last)
+        match = match_length(text, earlier, view.cells, last)
         source = base + earlier + 1
         if match == 1 or not listed(candidates, count, source):
-            back = distance(length, shared, end, source)
-            count = add(
-                text, earlier + 1, cells, length, source, match, _NEAR_RANK, back,
-                candidates, count,
-            )  # fmt: skip
+            back = distance(view, source)
+            count = add(text, earlier + 1, view, source, match, _NEAR_RANK, back, candidates, count)
             if count - start >= PER_ANCHOR:
                 break
     return count
 
 
-@compiled("int64(int32[:, ::1], int64, int32[:, ::1], int64, int64, int64, int32[:, ::1], int64)")
-def gather_slot(
-    cells: Cells,
-    length: int,
-    shared: Cells,
-    end: int,
-    source: int,
-    rank: int,
-    candidates: Ints,
-    count: int,
-) -> Any:
+@compiled(INT(VIEW, INT, INT, INTS2, INT))
+def gather_slot(view: View, source: int, rank: int, candidates: Ints, count: int) -> Any:
     """One place, whatever its match, unless it is listed."""
-    text, position = text_of(cells, shared, source), position_of(source)
-    inside = position < len(shared) if source >= SHARED else 0 <= source < length
+    text, position = text_of(view.cells, view.shared, source), position_of(source)
+    inside = position < len(view.shared) if source >= SHARED else 0 <= source < view.length
     if not inside or listed(candidates, count, source):
         return count
-    match = match_length(text, position - 1, cells, length - 1)
-    back = distance(length, shared, end, source)
-    return add(text, position, cells, length, source, match, rank, back, candidates, count)
+    match = match_length(text, position - 1, view.cells, view.length - 1)
+    back = distance(view, source)
+    return add(text, position, view, source, match, rank, back, candidates, count)
 
 
-@compiled(f"int64({_ROW_AND_STORE}, int64[::1], int32[:, ::1])")
-def gather(
-    cells: Cells,
-    heads: Heads,
-    length: int,
-    shared: Cells,
-    shared_heads: Heads,
-    end: int,
-    state: Longs,
-    candidates: Ints,
-) -> Any:
+@compiled(INT(VIEW, LONGS, INTS2))
+def gather(view: View, state: Longs, candidates: Ints) -> Any:
     """List all candidates for the token after the history; returns how many."""
-    if length == 0:
+    if view.length == 0:
         return 0
-    count = gather_by_key(cells, heads, length, shared, shared_heads, end, candidates, 0)
+    count = gather_by_key(view, candidates, 0)
     after, gap = state[A_NEXT], state[A_GAP]
     if after < 0:
         return count
     if gap == 0:
-        return gather_slot(cells, length, shared, end, after, 0, candidates, count)
+        return gather_slot(view, after, 0, candidates, count)
     older, older_gap = state[B_NEXT], state[B_GAP]
     if gap <= ANCHOR_MAX_GAP:
-        count = gather_near(cells, length, shared, end, after, gap, candidates, count)
+        count = gather_near(view, after, gap, candidates, count)
     if older >= 0 and older_gap <= ANCHOR_MAX_GAP:
-        count = gather_near(cells, length, shared, end, older, older_gap, candidates, count)
+        count = gather_near(view, older, older_gap, candidates, count)
     if gap <= ANCHOR_MAX_GAP:
-        rank = _NEAR_RANK
-        count = gather_slot(cells, length, shared, end, after + gap, rank, candidates, count)
-        count = gather_slot(cells, length, shared, end, after, rank, candidates, count)
+        count = gather_slot(view, after + gap, _NEAR_RANK, candidates, count)
+        count = gather_slot(view, after, _NEAR_RANK, candidates, count)
     return count

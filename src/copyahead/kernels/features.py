@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from copyahead.kernels.compiled import compiled
-from copyahead.kernels.index import SHARED
+from copyahead.kernels.index import SHARED, Longs
 
 Floats = npt.NDArray[np.float64]
 Tables = npt.NDArray[np.float32]
-Longs = npt.NDArray[np.int64]
 
 # Anchors of one request: the next source index, tokens emitted since the copy broke (0 while it
 # runs), and tokens copied in a row. A next source index of -1: not set.

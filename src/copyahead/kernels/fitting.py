@@ -11,7 +11,16 @@ import math
 from typing import Any
 
 from copyahead.kernels.candidates import gather
-from copyahead.kernels.compiled import compiled
+from copyahead.kernels.compiled import (
+    FLOAT,
+    FLOATS,
+    FLOATS2,
+    INT,
+    INTS,
+    LONGS,
+    VOID,
+    compiled,
+)
 from copyahead.kernels.features import (
     DISTANCE,
     DISTANCE_WEIGHT,
@@ -28,7 +37,6 @@ from copyahead.kernels.features import (
     SLOPE,
     SOURCE,
     Floats,
-    Longs,
     escape_state,
     fine_match_group,
     hit,
@@ -38,9 +46,27 @@ from copyahead.kernels.features import (
     place,
     weight,
 )
-from copyahead.kernels.index import SHARED, Cells, Heads, Ints, extend_row
+from copyahead.kernels.index import (
+    POOL,
+    SHARED,
+    VIEW,
+    Ints,
+    Longs,
+    Pool,
+    View,
+    extend_row,
+    view_of,
+)
 from copyahead.kernels.places import token_at
-from copyahead.kernels.priced import TALLY_HEAVIEST, TALLY_TOKEN, TALLY_VOTES, escape, tally
+from copyahead.kernels.priced import (
+    SCRATCH,
+    TALLY_HEAVIEST,
+    TALLY_TOKEN,
+    TALLY_VOTES,
+    Scratch,
+    escape,
+    tally,
+)
 
 # Rows of the optimiser's state, each as long as the fitted part of the model.
 LOGS, GRADIENT, MEAN, VARIANCE, START = 0, 1, 2, 3, 4
@@ -70,24 +96,19 @@ def add_to_entries(gradient: Floats, state: Longs, candidates: Ints, c: int, amo
         gradient[OLD_DOCUMENT + group] += amount
 
 
-@compiled(
-    "float64(int32[:, ::1], int32[:, ::1], float64[::1], int64[::1], int32[:, ::1], int64, int64, "
-    "int64[:, ::1], float64[:, ::1], float64[::1])"
-)
+@compiled(FLOAT(VIEW, FLOATS, LONGS, INT, INT, SCRATCH, FLOATS))
 def add_gradient(
-    cells: Cells,
-    shared: Cells,
+    view: View,
     model: Floats,
     state: Longs,
-    candidates: Ints,
     count: int,
     truth: int,
-    ints: Longs,
-    floats: Floats,
+    scratch: Scratch,
     gradient: Floats,
 ) -> Any:
     """Add one position's gradient; returns its loss, -ln of the share that `truth` had."""
-    different = tally(cells, shared, model, state, candidates, count, ints, floats)
+    candidates, ints, floats = scratch.candidates, scratch.ints, scratch.floats
+    different = tally(view, model, state, count, scratch)
     if different == 0:
         return 0.0
     none = escape(model, state, candidates, count, different)
@@ -101,7 +122,7 @@ def add_gradient(
         longest = max(longest, int(candidates[MATCH, c]))
         votes = weight(model, state, candidates, c)
         amount = -votes / total
-        if right > 0.0 and token_at(cells, shared, candidates[SOURCE, c]) == truth:
+        if right > 0.0 and token_at(view, candidates[SOURCE, c]) == truth:
             amount += votes / right
         add_to_entries(gradient, state, candidates, c, amount)
     amount = (0.0 if right > 0.0 else 1.0) - none / total
@@ -128,67 +149,40 @@ def step(model: Floats, fit: Floats, sums: Floats, rate: float) -> None:
     sums[PENDING] = 0.0
 
 
-@compiled("void(int64, int64[::1], int32[:, ::1], int64, int64[:, ::1], int64)")
-def move(
-    different: int,
-    state: Longs,
-    candidates: Ints,
-    top: int,
-    ints: Longs,
-    truth: int,
-) -> None:
+@compiled(VOID(INT, LONGS, INT, INT, SCRATCH))
+def move(different: int, state: Longs, top: int, truth: int, scratch: Scratch) -> None:
     """Move the anchors as a settled round does: the token with the most votes was foretold."""
-    if different > 0 and ints[TALLY_TOKEN, top] == truth:
-        hit(state, candidates[SOURCE, ints[TALLY_HEAVIEST, top]])
+    if different > 0 and scratch.ints[TALLY_TOKEN, top] == truth:
+        hit(state, scratch.candidates[SOURCE, scratch.ints[TALLY_HEAVIEST, top]])
     else:
         miss(state)
 
 
-@compiled(
-    "void(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int32[:, :, ::1], int32[:, :, ::1], "
-    "int64[::1], int64, int32[::1], int64[::1], "
-    "float64[::1], int32[:, ::1], int64[:, ::1], float64[:, ::1], float64[:, ::1], "
-    "float64[::1], float64)"
-)
+@compiled(VOID(POOL, INT, INTS, LONGS, FLOATS, SCRATCH, FLOATS2, FLOATS, FLOAT))
 def fit_answer(
-    cells: Cells,
-    heads: Heads,
-    lengths: Ints,
-    shared: Cells,
-    shared_heads: Heads,
-    shared_ends: Longs,
+    pool: Pool,
     vocab_size: int,
     answer: Ints,
     state: Longs,
     model: Floats,
-    candidates: Ints,
-    ints: Longs,
-    floats: Floats,
+    scratch: Scratch,
     fit: Floats,
     sums: Floats,
     rate: float,
 ) -> None:
     """Fit to one answer, token by token, and append it to row 0."""
-    store, store_heads, end = (
-        shared[state[SCOPE]],
-        shared_heads[state[SCOPE]],
-        shared_ends[state[SCOPE]],
-    )
     for k in range(len(answer)):
         truth = int(answer[k])
-        count = gather(
-            cells[0], heads[0], int(lengths[0]), store, store_heads, end, state, candidates
-        )
-        sums[LOSS] += add_gradient(
-            cells[0], store, model, state, candidates, count, truth, ints, floats, fit[GRADIENT]
-        )
-        different = tally(cells[0], store, model, state, candidates, count, ints, floats)
+        view = view_of(pool, 0, state[SCOPE])
+        count = gather(view, state, scratch.candidates)
+        sums[LOSS] += add_gradient(view, model, state, count, truth, scratch, fit[GRADIENT])
+        different = tally(view, model, state, count, scratch)
         top = 0
         for t in range(1, different):
-            if floats[TALLY_VOTES, t] > floats[TALLY_VOTES, top]:
+            if scratch.floats[TALLY_VOTES, t] > scratch.floats[TALLY_VOTES, top]:
                 top = t
-        move(different, state, candidates, top, ints, truth)
-        extend_row(cells, heads, lengths, 0, vocab_size, answer[k : k + 1])
+        move(different, state, top, truth, scratch)
+        extend_row(pool, 0, vocab_size, answer[k : k + 1])
         sums[PENDING] += 1.0
         sums[POSITIONS] += 1.0
         if sums[PENDING] >= BATCH:

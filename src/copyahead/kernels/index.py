@@ -15,16 +15,52 @@ never finds itself. Every hit is compared token by token: hash collisions cost t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from copyahead.kernels.compiled import compiled
+from copyahead.kernels.compiled import (
+    INT,
+    INTS,
+    INTS2,
+    INTS3,
+    LONGS,
+    VOID,
+    compiled,
+    named,
+)
 
 Cells = npt.NDArray[np.int32]
 Heads = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+
+class Pool(NamedTuple):
+    """Rows of text with their index, and the scopes of the shared store with theirs."""
+
+    cells: Cells
+    heads: Heads
+    lengths: Ints
+    shared: Cells
+    shared_heads: Heads
+    shared_ends: Longs
+
+
+class View(NamedTuple):
+    """What one request may copy from: its row, and one scope of the store."""
+
+    cells: Cells
+    heads: Heads
+    length: int
+    shared: Cells
+    shared_heads: Heads
+    end: int
+
+
+POOL = named(Pool, INTS3, INTS3, INTS, INTS3, INTS3, LONGS)
+VIEW = named(View, INTS2, INTS2, INT, INTS2, INTS2, INT)
 
 HASH_BITS = 18
 NUM_CHAINS = 3
@@ -38,11 +74,6 @@ BARRIER = -1
 
 SHARED = 1 << 30
 """From here on places are positions of the shared store, below it of the row; see `places`."""
-
-READ_AHEAD = 32
-"""Places of each chain that a batch brings into the cache before it searches."""
-
-LONGEST, NEWEST, FURTHEST = 0, 1, 2
 
 _MIX_A = np.uint64(0x9E3779B97F4A7C15)
 _MIX_B = np.uint64(0xD6E8FEB86659FD93)
@@ -71,7 +102,7 @@ def slot_of_hash(hashed: Any, num_slots: int) -> Any:
     return np.int64((upper * np.uint64(num_slots)) >> np.uint64(32))
 
 
-@compiled("int64(int32[:, ::1], int64, int64, int64)")
+@compiled(INT(INTS2, INT, INT, INT))
 def key_slot(cells: Cells, end: int, chain: int, num_slots: int) -> Any:
     """Slot of the key of `chain` that ends at token `end`; -1 where there is no such key.
 
@@ -92,7 +123,7 @@ def key_slot(cells: Cells, end: int, chain: int, num_slots: int) -> Any:
     return slot_of_hash(four, num_slots)
 
 
-@compiled("void(int32[:, ::1], int32[:, ::1], int64)")
+@compiled(VOID(INTS2, INTS2, INT))
 def insert_keys(cells: Cells, heads: Heads, end: int) -> None:
     """Make the keys that end at token `end` findable."""
     for chain in range(NUM_CHAINS):
@@ -102,7 +133,7 @@ def insert_keys(cells: Cells, heads: Heads, end: int) -> None:
             heads[chain, slot] = end + 1
 
 
-@compiled("void(int32[:, ::1], int32[:, ::1], int64)")
+@compiled(VOID(INTS2, INTS2, INT))
 def remove_keys(cells: Cells, heads: Heads, end: int) -> None:
     """Undo `insert_keys`. Exact when later insertions have been undone before."""
     for chain in range(NUM_CHAINS):
@@ -111,66 +142,69 @@ def remove_keys(cells: Cells, heads: Heads, end: int) -> None:
             heads[chain, slot] = cells[end, 1 + chain]
 
 
-@compiled("void(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int64, int64, int32[::1])")
-def extend_row(
-    cells: Cells, heads: Heads, lengths: Ints, row: int, vocab_size: int, tokens: Ints
-) -> None:
+@compiled("int64(int32)")
+def wide(value: int) -> Any:
+    """A 32-bit number as the number that named tuples hold."""
+    return value
+
+
+@compiled(VIEW(POOL, INT, INT))
+def view_of(pool: Pool, row: int, scope: int) -> Any:
+    """One row, and one scope of the store."""
+    return View(
+        pool.cells[row],
+        pool.heads[row],
+        wide(pool.lengths[row]),
+        pool.shared[scope],
+        pool.shared_heads[scope],
+        pool.shared_ends[scope],
+    )
+
+
+@compiled(VOID(POOL, INT, INT, INTS))
+def extend_row(pool: Pool, row: int, vocab_size: int, tokens: Ints) -> None:
     """Append `tokens` to a row that has room for them, and index what they make findable."""
-    row_cells = cells[row]
-    row_heads = heads[row]
-    length = lengths[row]
+    cells, heads = pool.cells[row], pool.heads[row]
+    length = pool.lengths[row]
     for k in range(len(tokens)):
         if length > 0:
-            insert_keys(row_cells, row_heads, length - 1)
+            insert_keys(cells, heads, length - 1)
         token = tokens[k]
-        row_cells[length, 0] = token if 0 <= token < vocab_size else BARRIER
+        cells[length, 0] = token if 0 <= token < vocab_size else BARRIER
         length += 1
-    lengths[row] = length
+    pool.lengths[row] = length
 
 
-@compiled("void(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int64, int64)")
-def truncate_row(cells: Cells, heads: Heads, lengths: Ints, row: int, length: int) -> None:
+@compiled(VOID(POOL, INT, INT))
+def truncate_row(pool: Pool, row: int, length: int) -> None:
     """Cut a row to its first `length` tokens; its index is then as it was at that length."""
-    old = int(lengths[row])
+    old = int(pool.lengths[row])
     if length >= old:
         return
-    lengths[row] = length
+    pool.lengths[row] = length
+    cells, heads = pool.cells[row], pool.heads[row]
     if length == 0 and old > _CLEAR_FROM:
         for chain in range(NUM_CHAINS):
-            for slot in range(heads.shape[2]):
-                heads[row, chain, slot] = 0
+            for slot in range(heads.shape[1]):
+                heads[chain, slot] = 0
         return
-    row_cells = cells[row]
-    row_heads = heads[row]
     for end in range(old - 2, max(length - 1, 0) - 1, -1):
-        remove_keys(row_cells, row_heads, end)
+        remove_keys(cells, heads, end)
 
 
-@compiled("int64(int32[:, :, ::1], int32[::1], int64, int64, int32[::1])")
-def common_prefix(cells: Cells, lengths: Ints, row: int, vocab_size: int, tokens: Ints) -> Any:
+@compiled(INT(POOL, INT, INT, INTS))
+def common_prefix(pool: Pool, row: int, vocab_size: int, tokens: Ints) -> Any:
     """How many tokens at the start of `tokens` the row holds as well."""
-    row_cells = cells[row]
-    limit = min(int(lengths[row]), len(tokens))
+    cells = pool.cells[row]
+    limit = min(int(pool.lengths[row]), len(tokens))
     for k in range(limit):
         token = tokens[k]
-        if row_cells[k, 0] != (token if 0 <= token < vocab_size else BARRIER):
+        if cells[k, 0] != (token if 0 <= token < vocab_size else BARRIER):
             return k
     return limit
 
 
-@compiled("boolean(int32[:, ::1], int64, int32[:, ::1], int64, int64)")
-def follows(text: Cells, position: int, cells: Cells, start: int, length: int) -> Any:
-    """Whether the row's tokens from `start` to `length` equal those of `text` from `position`."""
-    if position + length - start > len(text):
-        return False
-    for k in range(length - start):
-        token = cells[start + k, 0]
-        if token < 0 or text[position + k, 0] != token:
-            return False
-    return True
-
-
-@compiled("int64(int32[:, ::1], int64, int32[:, ::1], int64)")
+@compiled(INT(INTS2, INT, INTS2, INT))
 def match_length(text: Cells, earlier: int, cells: Cells, last: int) -> Any:
     """How many tokens of `text` going back from `earlier` equal those going back from `last`."""
     limit = min(MAX_MATCH, earlier + 1, last + 1)
@@ -181,264 +215,3 @@ def match_length(text: Cells, earlier: int, cells: Cells, last: int) -> Any:
             break
         length += 1
     return length
-
-
-@compiled(
-    "UniTuple(int64, 2)(int32[:, ::1], int32[:, ::1], int32[:, ::1], int64, int64, int64, int64)"
-)
-def find_by_key(
-    text: Cells,
-    heads: Heads,
-    cells: Cells,
-    length: int,
-    key: int,
-    winner: int,
-    max_candidates: int,
-) -> Any:
-    """(origin, match length) of the winner among places of the row's last `key` tokens in `text`.
-
-    Origin -1: none. Walks the chain of the longest key that is not longer than `key`.
-    """
-    chain = 0 if key >= 4 else (1 if key >= 2 else 2)
-    last = length - 1
-    best, origin = 0, -1
-    slot = key_slot(cells, last, chain, heads.shape[1]) if last >= 0 else -1
-    if slot < 0:
-        return origin, best
-    earlier = int(heads[chain, slot]) - 1
-    for _ in range(max_candidates):
-        if earlier < 0:
-            break
-        if text[earlier + 1, 0] >= 0:
-            found = match_length(text, earlier, cells, last)
-            if found >= key and (found > best or winner == FURTHEST):
-                best, origin = found, earlier + 1
-                if winner == NEWEST or (winner == LONGEST and best == MAX_MATCH):
-                    break
-        earlier = int(text[earlier, 1 + chain]) - 1
-    return origin, best
-
-
-@compiled("int64(int32[:, ::1], int64, int64, int64, int32[::1], int64)")
-def copy_tokens(
-    text: Cells, length: int, origin: int, max_tokens: int, out: Ints, start: int
-) -> Any:
-    """Write what follows `origin` to `out[start:]`; returns how many tokens.
-
-    Past the end of `text`, at `length`, it reads its own copy, so that a period goes on.
-    """
-    for k in range(max_tokens):
-        position = origin + k
-        token = text[position, 0] if position < length else out[start + position - length]
-        if token < 0:
-            return k
-        out[start + k] = token
-    return max_tokens
-
-
-@compiled(
-    "UniTuple(int64, 3)(int32[:, ::1], int32[:, ::1], int64, int32[:, ::1], int64, "
-    "int64, int64, int64, int64, int64, int32[::1], int64)"
-)
-def search_text(
-    text: Cells,
-    heads: Heads,
-    text_length: int,
-    cells: Cells,
-    length: int,
-    keys: int,
-    min_match: int,
-    winner: int,
-    max_candidates: int,
-    max_tokens: int,
-    out: Ints,
-    start: int,
-) -> Any:
-    """(tokens copied to `out[start:]`, origin, match length) for one query; 0 tokens: nothing.
-
-    `keys` holds key lengths of 4 bits each, the first one lowest.
-    """
-    while keys > 0:
-        key = keys & 15
-        origin, found = find_by_key(text, heads, cells, length, key, winner, max_candidates)
-        if origin >= 0:
-            if found < min_match:
-                break
-            return copy_tokens(text, text_length, origin, max_tokens, out, start), origin, found
-        keys >>= 4
-    return 0, -1, 0
-
-
-_POOL_AND_STORE = (
-    "int32[:, :, ::1], int32[:, :, ::1], int32[::1], int32[:, :, ::1], int32[:, :, ::1], int64[::1]"
-)
-
-
-@compiled(
-    f"UniTuple(int64, 3)({_POOL_AND_STORE}, "
-    "int64, int64, int64, int64, int64, int64, int64, int32[::1], int64)"
-)
-def search_row(
-    cells: Cells,
-    heads: Heads,
-    lengths: Ints,
-    shared: Cells,
-    shared_heads: Heads,
-    shared_ends: Any,
-    row: int,
-    scope: int,
-    keys: int,
-    min_match: int,
-    winner: int,
-    max_candidates: int,
-    max_tokens: int,
-    out: Ints,
-    start: int,
-) -> Any:
-    """The same in one row, and where it has nothing in one scope of the shared store."""
-    length = int(lengths[row])
-    count, origin, found = search_text(
-        cells[row],
-        heads[row],
-        length,
-        cells[row],
-        length,
-        keys,
-        min_match,
-        winner,
-        max_candidates,
-        max_tokens,
-        out,
-        start,
-    )
-    if count == 0 and shared_ends[scope] > 0:
-        count, origin, found = search_text(
-            shared[scope],
-            shared_heads[scope],
-            shared.shape[1],
-            cells[row],
-            length,
-            keys,
-            min_match,
-            winner,
-            max_candidates,
-            max_tokens,
-            out,
-            start,
-        )
-        origin += SHARED
-    return count, origin, found
-
-
-@compiled(f"int64({_POOL_AND_STORE}, int64, int64, int64, int64, int64, int64, int64, int32[::1])")
-def search(
-    cells: Cells,
-    heads: Heads,
-    lengths: Ints,
-    shared: Cells,
-    shared_heads: Heads,
-    shared_ends: Any,
-    row: int,
-    scope: int,
-    keys: int,
-    min_match: int,
-    winner: int,
-    max_candidates: int,
-    max_tokens: int,
-    out: Ints,
-) -> Any:
-    """One query in one row: `out` gets origin, match length, tokens. Returns how many tokens."""
-    count, origin, found = search_row(
-        cells,
-        heads,
-        lengths,
-        shared,
-        shared_heads,
-        shared_ends,
-        row,
-        scope,
-        keys,
-        min_match,
-        winner,
-        max_candidates,
-        max_tokens,
-        out,
-        2,
-    )
-    out[0] = origin
-    out[1] = found
-    return count
-
-
-@compiled(
-    "void(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int32[::1], int32[::1], int32[:, ::1])"
-)
-def read_ahead(
-    cells: Cells, heads: Heads, lengths: Ints, rows: Ints, queries: Ints, cursors: Ints
-) -> None:
-    """Walk the chain of every query's first key, all rows in step.
-
-    One search waits for memory at each place of its chain. Rows do not wait for each other, so
-    walking them side by side brings their places into the cache in a fraction of the time.
-    """
-    steps = 0
-    for q in range(len(rows)):
-        row, key = rows[q], queries[5 * q] & 15
-        chain = 0 if key >= 4 else (1 if key >= 2 else 2)
-        length = int(lengths[row])
-        slot = key_slot(cells[row], length - 1, chain, heads.shape[2]) if length > 0 else -1
-        cursors[q, 0] = heads[row, chain, slot] if slot >= 0 else 0
-        cursors[q, 1] = 1 + chain
-        steps = max(steps, int(queries[5 * q + 3]))
-    for _ in range(min(steps, READ_AHEAD)):
-        for q in range(len(rows)):
-            if cursors[q, 0] > 0:
-                cursors[q, 0] = cells[rows[q], cursors[q, 0] - 1, cursors[q, 1]]
-
-
-@compiled(
-    f"int64({_POOL_AND_STORE}, int32[::1], int32[::1], int32[::1], int32[:, ::1], int32[::1])"
-)
-def search_batch(
-    cells: Cells,
-    heads: Heads,
-    lengths: Ints,
-    shared: Cells,
-    shared_heads: Heads,
-    shared_ends: Any,
-    rows: Ints,
-    scopes: Ints,
-    queries: Ints,
-    found: Ints,
-    out: Ints,
-) -> Any:
-    """Many queries in one call. Returns how many tokens were written to `out`, end to end.
-
-    queries: keys, min_match, winner, max_candidates, max_tokens of each row, end to end.
-    found[q]: number of tokens, origin, match length.
-    """
-    read_ahead(cells, heads, lengths, rows, queries, found)
-    total = 0
-    for q in range(len(rows)):
-        count, origin, match = search_row(
-            cells,
-            heads,
-            lengths,
-            shared,
-            shared_heads,
-            shared_ends,
-            rows[q],
-            scopes[q],
-            int(queries[5 * q]),
-            int(queries[5 * q + 1]),
-            int(queries[5 * q + 2]),
-            int(queries[5 * q + 3]),
-            int(queries[5 * q + 4]),
-            out,
-            total,
-        )
-        found[q, 0] = count
-        found[q, 1] = origin
-        found[q, 2] = match
-        total += count
-    return total

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from copyahead.kernels.compiled import compiled
-from copyahead.kernels.index import BARRIER, SHARED, Cells, Heads, Ints, insert_keys
+from copyahead.kernels.compiled import INT, INTS, INTS2, compiled
+from copyahead.kernels.index import (
+    BARRIER,
+    SHARED,
+    VIEW,
+    Cells,
+    Heads,
+    Ints,
+    View,
+    insert_keys,
+)
 
 
-@compiled("int32[:, ::1](int32[:, ::1], int32[:, ::1], int64)")
+@compiled(INTS2(INTS2, INTS2, INT))
 def text_of(cells: Cells, shared: Cells, place: int) -> Any:
     """The cells that `place` is in."""
     if place >= SHARED:
@@ -20,34 +29,34 @@ def text_of(cells: Cells, shared: Cells, place: int) -> Any:
     return cells
 
 
-@compiled("int64(int64)")
+@compiled(INT(INT))
 def position_of(place: int) -> Any:
     """The position in those cells."""
     return place - SHARED if place >= SHARED else place
 
 
-@compiled("int64(int32[:, ::1], int32[:, ::1], int64)")
-def token_at(cells: Cells, shared: Cells, place: int) -> Any:
+@compiled(INT(VIEW, INT))
+def token_at(view: View, place: int) -> Any:
     """The token at `place`, or BARRIER."""
-    return shared[place - SHARED, 0] if place >= SHARED else cells[place, 0]
+    return view.shared[place - SHARED, 0] if place >= SHARED else view.cells[place, 0]
 
 
-@compiled("int64(int64, int64, int64)")
+@compiled(INT(INT, INT, INT))
 def age(position: int, end: int, size: int) -> Any:
     """How many tokens a ring of `size` took in from `position` on, when it goes on at `end`."""
     behind = end - position
     return behind if behind > 0 else behind + size
 
 
-@compiled("int64(int64, int32[:, ::1], int64, int64)")
-def distance(length: int, shared: Cells, end: int, place: int) -> Any:
+@compiled(INT(VIEW, INT))
+def distance(view: View, place: int) -> Any:
     """How far back a place lies: the store's newest token comes before the row's first one."""
     if place < SHARED:
-        return length - place
-    return length + age(place - SHARED, end, len(shared))
+        return view.length - place
+    return view.length + age(place - SHARED, view.end, len(view.shared))
 
 
-@compiled("int64(int32[:, ::1], int32[:, ::1], int64, int64, int32[::1])")
+@compiled(INT(INTS2, INTS2, INT, INT, INTS))
 def append_document(cells: Cells, heads: Heads, end: int, vocab_size: int, tokens: Ints) -> Any:
     """Write a document to a ring, over its oldest text, and index it; returns the new end.
 
@@ -67,7 +76,7 @@ def append_document(cells: Cells, heads: Heads, end: int, vocab_size: int, token
     return end + 1
 
 
-@compiled("int64(int32[:, ::1], int64, int32[::1])")
+@compiled(INT(INTS2, INT, INTS))
 def common_run(cells: Cells, position: int, tokens: Ints) -> Any:
     """How many of `tokens` stand from `position` on."""
     limit = min(len(tokens), len(cells) - position)

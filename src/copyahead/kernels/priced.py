@@ -12,12 +12,29 @@ docs/policies.md has the method, the meaning of every table, and the proof of th
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from copyahead.kernels.candidates import gather, read_ahead
-from copyahead.kernels.compiled import compiled
+from copyahead.kernels.compiled import (
+    BOOL,
+    FLOAT,
+    FLOATS,
+    FLOATS2,
+    FLOATS3,
+    INT,
+    INTS,
+    INTS2,
+    INTS3,
+    LONGS,
+    LONGS2,
+    SINGLES3,
+    SINGLES4,
+    VOID,
+    compiled,
+    named,
+)
 from copyahead.kernels.features import (
     A_GAP,
     A_RUN,
@@ -26,6 +43,7 @@ from copyahead.kernels.features import (
     ESCAPE,
     ESCAPE_STATE,
     MATCH,
+    MAX_CANDIDATES,
     NUM_CANDIDATE_COLUMNS,
     NUM_STATE,
     NUM_TABLES,
@@ -35,7 +53,6 @@ from copyahead.kernels.features import (
     SOURCE,
     TENANT,
     Floats,
-    Longs,
     Tables,
     copy_state,
     escape_state,
@@ -49,7 +66,20 @@ from copyahead.kernels.features import (
     slot_of,
     weight,
 )
-from copyahead.kernels.index import MAX_COPY, MAX_MATCH, SHARED, Cells, Heads, Ints, extend_row
+from copyahead.kernels.index import (
+    MAX_COPY,
+    MAX_MATCH,
+    POOL,
+    SHARED,
+    VIEW,
+    Ints,
+    Longs,
+    Pool,
+    View,
+    extend_row,
+    view_of,
+    wide,
+)
 from copyahead.kernels.places import position_of, text_of, token_at
 from copyahead.kernels.pricing import (
     CAUTION,
@@ -62,6 +92,68 @@ from copyahead.kernels.pricing import (
     note_round,
     running_rate,
 )
+
+
+class Requests(NamedTuple):
+    """What is kept of the requests, one row each: anchors, money, and the chain of the round."""
+
+    states: Longs
+    credits: Floats
+    owns: Floats
+    chains: Ints
+    chances: Floats
+
+
+class Request(NamedTuple):
+    """The same of one request."""
+
+    state: Longs
+    credit: float
+    own: Floats
+    chain: Ints
+    chances: Floats
+
+
+class Tenants(NamedTuple):
+    """What is learnt, one row a tenant: the model, and the token statistics."""
+
+    models: Floats
+    tables: Tables
+
+
+class Learned(NamedTuple):
+    """The same of one tenant."""
+
+    model: Floats
+    tables: Tables
+
+
+class Scratch(NamedTuple):
+    """Room to work in, for the time of a call."""
+
+    candidates: Ints
+    ints: Longs
+    floats: Floats
+
+
+class Drafts(NamedTuple):
+    """What a call is asked and what it answers.
+
+    rounds[q]: row and limit, read; number of tokens, origin, match length, written; the rest is
+    scratch. The drafts stand in `tokens` and `survivals`, end to end.
+    """
+
+    rounds: Ints
+    tokens: Ints
+    survivals: Floats
+
+
+REQUESTS = named(Requests, LONGS2, FLOATS, FLOATS2, INTS3, FLOATS3)
+REQUEST = named(Request, LONGS, FLOAT, FLOATS, INTS2, FLOATS2)
+TENANTS = named(Tenants, FLOATS2, SINGLES4)
+LEARNED = named(Learned, FLOATS, SINGLES3)
+SCRATCH = named(Scratch, INTS2, LONGS2, FLOATS2)
+DRAFTS = named(Drafts, INTS2, INTS, FLOATS)
 
 # One chain position: how many alternatives were scored, which was chosen, and each of them.
 NUM_SCORED, CHOSEN, FIRST_SCORED = 0, 1, 2
@@ -95,25 +187,23 @@ TABLE_RATE_OFFSET = 3.0
 TABLE_RATE_FLOOR = 0.03
 TABLE_MAX_COUNT = 60.0
 
-_VOTERS = "int32[:, ::1], int32[:, ::1], float64[::1], int64[::1], int32[:, ::1], int64"
-_SCRATCH = "int64[:, ::1], float64[:, ::1]"
+
+def new_scratch() -> Scratch:
+    """Room for one call."""
+    return Scratch(
+        np.zeros((NUM_CANDIDATE_COLUMNS, MAX_CANDIDATES), dtype=np.int32),
+        np.zeros((NUM_SCRATCH_INTS, MAX_CANDIDATES), dtype=np.int64),
+        np.zeros((NUM_SCRATCH_FLOATS, MAX_CANDIDATES)),
+    )
 
 
-@compiled(f"int64({_VOTERS}, {_SCRATCH})")
-def tally(
-    cells: Cells,
-    shared: Cells,
-    model: Floats,
-    state: Longs,
-    candidates: Ints,
-    count: int,
-    ints: Longs,
-    floats: Floats,
-) -> Any:
+@compiled(INT(VIEW, FLOATS, LONGS, INT, SCRATCH))
+def tally(view: View, model: Floats, state: Longs, count: int, scratch: Scratch) -> Any:
     """Sum the candidates' weights by next token; returns the number of different tokens."""
+    candidates, ints, floats = scratch.candidates, scratch.ints, scratch.floats
     different = 0
     for c in range(count):
-        token = token_at(cells, shared, candidates[SOURCE, c])
+        token = token_at(view, candidates[SOURCE, c])
         votes = weight(model, state, candidates, c)
         t = 0
         while t < different and ints[TALLY_TOKEN, t] != token:
@@ -130,7 +220,7 @@ def tally(
     return different
 
 
-@compiled("float64(float64[::1], int64[::1], int32[:, ::1], int64, int64)")
+@compiled(FLOAT(FLOATS, LONGS, INTS2, INT, INT))
 def escape(model: Floats, state: Longs, candidates: Ints, count: int, different: int) -> Any:
     """The weight of "none of them"."""
     longest = 0
@@ -151,41 +241,37 @@ def find_slots(chain: Ints, at: int, token: int, source: int, last: Any, pair: A
     chain[at + 5] = slot_of(mixed(pair, token))
 
 
-@compiled("float64(float64[::1], float32[:, :, ::1], int32[::1], int64, float64)")
-def probability(model: Floats, tables: Tables, chain: Ints, at: int, log_odds: float) -> Any:
+@compiled(FLOAT(LEARNED, INTS, INT, FLOAT))
+def probability(learned: Learned, chain: Ints, at: int, log_odds: float) -> Any:
     """Calibrated probability of one scored token."""
+    model, tables = learned.model, learned.tables
     logit = model[SLOPE] * log_odds + model[chain[at + CONTEXT_AT]] + model[chain[at + POSITION_AT]]
     for table in range(NUM_TABLES):
         logit += tables[table, chain[at + SLOTS + table], 0]
     return 1.0 / (1.0 + math.exp(-logit))
 
 
-@compiled(
-    f"boolean({_VOTERS}, int64, int64, float32[:, :, ::1], {_SCRATCH}, int32[::1], float64[::1])"
-)
+@compiled(BOOL(VIEW, LEARNED, LONGS, INT, INT, SCRATCH, INTS, FLOATS))
 def vote(
-    cells: Cells,
-    shared: Cells,
-    model: Floats,
+    view: View,
+    learned: Learned,
     state: Longs,
-    candidates: Ints,
     count: int,
-    length: int,
     position: int,
-    tables: Tables,
-    ints: Longs,
-    floats: Floats,
+    scratch: Scratch,
     chain: Ints,
     chances: Floats,
 ) -> Any:
-    """Choose the token at `length`, the one with the largest probability among the top shares.
+    """Choose the token `position` places on, the likeliest of those with the top shares.
 
     Writes the scored tokens to `chain` and `chances`; False where there is no candidate.
     """
-    different = tally(cells, shared, model, state, candidates, count, ints, floats)
+    cells, length = view.cells, view.length + position
+    candidates, ints, floats = scratch.candidates, scratch.ints, scratch.floats
+    different = tally(view, learned.model, state, count, scratch)
     if different == 0:
         return False
-    total = escape(model, state, candidates, count, different)
+    total = escape(learned.model, state, candidates, count, different)
     for t in range(different):
         total += floats[TALLY_VOTES, t]
     last = mixed(_LAST, cells[length - 1, 0])
@@ -214,7 +300,7 @@ def vote(
         chain[at + CONTEXT_AT] = context + (13 * 8 if scored > 0 else 0)
         chain[at + POSITION_AT] = POSITION + 11 * match_group(match) + position_bucket(position)
         find_slots(chain, at + SLOTS, token, source, last, pair)
-        chance = probability(model, tables, chain, at, log_odds)
+        chance = probability(learned, chain, at, log_odds)
         chances[FIRST_PROBABILITY + 2 * scored] = chance
         chances[FIRST_PROBABILITY + 2 * scored + 1] = log_odds
         if chance > best:
@@ -225,13 +311,13 @@ def vote(
     return True
 
 
-@compiled("int64(int32[:, ::1], int32[:, ::1], int32[:, ::1], int64, int64)")
-def keep_agreeing(cells: Cells, shared: Cells, candidates: Ints, count: int, token: int) -> Any:
+@compiled(INT(VIEW, INTS2, INT, INT))
+def keep_agreeing(view: View, candidates: Ints, count: int, token: int) -> Any:
     """Keep the candidates whose next token is `token`, each moved on by one."""
     kept = 0
     for c in range(count):
         source = candidates[SOURCE, c]
-        text, position = text_of(cells, shared, source), position_of(source)
+        text, position = text_of(view.cells, view.shared, source), position_of(source)
         if text[position, 0] != token or text[position + 1, 0] < 0:
             continue
         for column in range(NUM_CANDIDATE_COLUMNS):
@@ -251,61 +337,31 @@ def holds(tokens: Ints, token: int) -> Any:
     return False
 
 
-@compiled(
-    "int64(int32[:, ::1], int32[:, ::1], int64, int32[:, ::1], int32[:, ::1], int64, "
-    "int64, int64[::1], float64, float64[::1], "
-    "int32[:, ::1], float64[:, ::1], float64[::1], float32[:, :, ::1], float64[::1], int32[::1], "
-    f"int32[:, ::1], {_SCRATCH})"
-)
+@compiled(INT(VIEW, INT, REQUEST, LEARNED, FLOATS, INTS, SCRATCH))
 def draft_row(
-    cells: Cells,
-    heads: Heads,
-    length: int,
-    shared: Cells,
-    shared_heads: Heads,
-    end: int,
+    view: View,
     limit: int,
-    state: Longs,
-    credit: float,
-    own: Floats,
-    chain: Ints,
-    chances: Floats,
-    model: Floats,
-    tables: Tables,
+    request: Request,
+    learned: Learned,
     prices: Floats,
     ends: Ints,
-    candidates: Ints,
-    ints: Longs,
-    floats: Floats,
+    scratch: Scratch,
 ) -> Any:
     """Fill the chain of one row; returns how many of its tokens to send.
 
     Drafted tokens are written behind the history for the time of the call, so that a copy can
     go on in them.
     """
-    trial = ints[TRIAL]
+    state, chain, chances, length = request.state, request.chain, request.chances, view.length
+    candidates, trial = scratch.candidates, scratch.ints[TRIAL]
     for k in range(NUM_STATE):
         trial[k] = state[k]
     proven = state[A_GAP] == 0 and state[A_RUN] >= PROVEN_RUN
     cap = min(limit, int(prices[MAX_DRAFT]), MAX_COPY if proven else UNPROVEN_MAX_DRAFT)
-    rate, odds = running_rate(model, own, prices), break_odds(model)
+    rate, odds = running_rate(learned.model, request.own, prices), break_odds(learned.model)
     survival, worth, best, count, position = 1.0, 0.0, 0.0, 0, 0
-    voters = gather(cells, heads, length, shared, shared_heads, end, trial, candidates)
-    while vote(
-        cells,
-        shared,
-        model,
-        trial,
-        candidates,
-        voters,
-        length + position,
-        position,
-        tables,
-        ints,
-        floats,
-        chain[position],
-        chances[position],
-    ):
+    voters = gather(view, trial, candidates)
+    while vote(view, learned, trial, voters, position, scratch, chain[position], chances[position]):
         at = FIRST_SCORED + SCORED_SIZE * chain[position, CHOSEN]
         token, source = chain[position, at + TOKEN], chain[position, at + FROM]
         if length <= source < SHARED and chain[position, at + FROM_MATCH] < SELF_EXTENSION_MATCH:
@@ -326,90 +382,75 @@ def draft_row(
         if survival < asked * prices[CHEAPEST + position - 1] or holds(ends, token):
             break
         hit(trial, source)
-        cells[length + position - 1, 0] = token
-        voters = keep_agreeing(cells, shared, candidates, voters, token)
+        view.cells[length + position - 1, 0] = token
+        voters = keep_agreeing(view, candidates, voters, token)
     state[CHAIN_LENGTH] = position
-    return affordable(count, credit, prices)
+    return affordable(count, request.credit, prices)
 
 
-@compiled(
-    "int64(int32[:, :, ::1], int32[:, :, ::1], int32[::1], "
-    "int32[:, :, ::1], int32[:, :, ::1], int64[::1], int64[:, ::1], float64[::1], "
-    "float64[:, ::1], int32[:, :, ::1], float64[:, :, ::1], float64[:, ::1], "
-    "float32[:, :, :, ::1], int32[::1], int32[:, ::1], int64[:, ::1], float64[:, ::1], "
-    "int32[::1], float64[::1], float64[::1], int32[:, ::1])"
-)
+@compiled(REQUEST(REQUESTS, INT))
+def request_of(requests: Requests, row: int) -> Any:
+    """One request's part."""
+    return Request(
+        requests.states[row],
+        requests.credits[row],
+        requests.owns[row],
+        requests.chains[row],
+        requests.chances[row],
+    )
+
+
+@compiled(LEARNED(TENANTS, INT))
+def learned_of(tenants: Tenants, tenant: int) -> Any:
+    """One tenant's part."""
+    return Learned(tenants.models[tenant], tenants.tables[tenant])
+
+
+@compiled(INT(POOL, REQUESTS, TENANTS, INTS, SCRATCH, DRAFTS, FLOATS))
 def propose(
-    cells: Cells,
-    heads: Heads,
-    lengths: Ints,
-    shared: Cells,
-    shared_heads: Heads,
-    shared_ends: Longs,
-    states: Longs,
-    credits_: Floats,
-    owns: Floats,
-    chains: Ints,
-    chances: Floats,
-    models: Floats,
-    tables: Tables,
+    pool: Pool,
+    requests: Requests,
+    tenants: Tenants,
     ends: Ints,
-    candidates: Ints,
-    ints: Longs,
-    floats: Floats,
-    tokens: Ints,
-    survivals: Floats,
+    scratch: Scratch,
+    drafts: Drafts,
     prices: Floats,
-    rounds: Ints,
 ) -> Any:
-    """Draft for many rows in one call; returns how many tokens in all.
-
-    rounds[q]: row and limit, read; number of tokens, origin, match length, written; the rest is
-    scratch. The drafts go to `tokens` and `survivals`, end to end.
-    """
+    """Draft for many rows in one call; returns how many tokens in all."""
+    rounds = drafts.rounds
     if len(rounds) > 1:
-        read_ahead(cells, heads, lengths, rounds)
+        read_ahead(pool, rounds)
     total = 0
     for q in range(len(rounds)):
-        row = rounds[q, 0]
-        tenant, scope = states[row, TENANT], states[row, SCOPE]
+        row = wide(rounds[q, 0])
+        request = request_of(requests, row)
+        chain, chances = request.chain, request.chances
         count = draft_row(
-            cells[row],
-            heads[row],
-            int(lengths[row]),
-            shared[scope],
-            shared_heads[scope],
-            shared_ends[scope],
-            max(int(rounds[q, 1]), 0),
-            states[row],
-            credits_[row],
-            owns[row],
-            chains[row],
-            chances[row],
-            models[tenant],
-            tables[tenant],
+            view_of(pool, row, request.state[SCOPE]),
+            max(wide(rounds[q, 1]), 0),
+            request,
+            learned_of(tenants, request.state[TENANT]),
             prices,
             ends,
-            candidates,
-            ints,
-            floats,
+            scratch,
         )
         rounds[q, 2] = count
         for k in range(count):
-            at = FIRST_SCORED + SCORED_SIZE * chains[row, k, CHOSEN]
-            tokens[total + k] = chains[row, k, at + TOKEN]
-            survivals[total + k] = chances[row, k, SURVIVAL]
+            at = FIRST_SCORED + SCORED_SIZE * chain[k, CHOSEN]
+            drafts.tokens[total + k] = chain[k, at + TOKEN]
+            drafts.survivals[total + k] = chances[k, SURVIVAL]
         if count > 0:
-            first = FIRST_SCORED + SCORED_SIZE * chains[row, 0, CHOSEN]
-            rounds[q, 3] = chains[row, 0, first + FROM]
-            rounds[q, 4] = chains[row, 0, first + FROM_MATCH]
+            first = FIRST_SCORED + SCORED_SIZE * chain[0, CHOSEN]
+            rounds[q, 3] = chain[0, first + FROM]
+            rounds[q, 4] = chain[0, first + FROM_MATCH]
         total += count
     return total
 
 
-@compiled("void(int32[::1], float64[::1], int64, float64[::1], float32[:, :, ::1])")
-def learn(chain: Ints, chances: Floats, token: int, model: Floats, tables: Tables) -> None:
+@compiled(VOID(INTS, FLOATS, INT, LEARNED))
+def learn(chain: Ints, chances: Floats, token: int, learned: Learned) -> None:
     """Move the calibration and the token statistics by what the scored tokens were worth."""
+    model, tables = learned.model, learned.tables
     for scored in range(chain[NUM_SCORED]):
         at = FIRST_SCORED + SCORED_SIZE * scored
         outcome = 1.0 if chain[at + TOKEN] == token else 0.0
@@ -426,51 +467,40 @@ def learn(chain: Ints, chances: Floats, token: int, model: Floats, tables: Table
             tables[table, slot, 0] += error * step
 
 
-@compiled(
-    "void(int32[:, :, ::1], int32[:, :, ::1], int32[::1], int64, int64, int32[::1], int64, "
-    "int64[:, ::1], float64[::1], float64[:, ::1], int32[:, :, ::1], float64[:, :, ::1], "
-    "float64[:, ::1], float32[:, :, :, ::1], float64[::1])"
-)
+@compiled(VOID(POOL, INT, INT, INTS, INT, REQUESTS, TENANTS, FLOATS))
 def settle(
-    cells: Cells,
-    heads: Heads,
-    lengths: Ints,
+    pool: Pool,
     row: int,
     vocab_size: int,
     emitted: Ints,
     num_draft_tokens: int,
-    states: Longs,
-    credits_: Floats,
-    owns: Floats,
-    chains: Ints,
-    chances: Floats,
-    models: Floats,
-    tables: Tables,
+    requests: Requests,
+    tenants: Tenants,
     prices: Floats,
 ) -> None:
     """Close a round: learn from the chain, move the anchors, charge the credit, extend the row."""
-    state = states[row]
-    tenant = state[TENANT]
-    model = models[tenant]
+    request = request_of(requests, row)
+    state, chains, chances = request.state, request.chain, request.chances
+    learned = learned_of(tenants, state[TENANT])
     # Tokens that no round of this session accounts for came one a step.
     unaccounted = max(len(emitted) - 1 - num_draft_tokens, 0)
     cost = prices[1 + num_draft_tokens] + unaccounted
-    note_round(model, owns[row], len(emitted), cost)
-    credits_[row] = charge(credits_[row], len(emitted), cost, prices)
+    note_round(learned.model, request.own, len(emitted), cost)
+    requests.credits[row] = charge(request.credit, len(emitted), cost, prices)
     foretold = True
     for k in range(len(emitted)):
         foretold = foretold and k < state[CHAIN_LENGTH]
         if foretold:
-            chain = chains[row, k]
-            learn(chain, chances[row, k], emitted[k], model, tables[tenant])
+            chain = chains[k]
+            learn(chain, chances[k], emitted[k], learned)
             at = FIRST_SCORED + SCORED_SIZE * chain[CHOSEN]
             foretold = chain[at + TOKEN] == emitted[k]
             if goes_on(state, chain[at + FROM]):
-                chance = chances[row, k, FIRST_PROBABILITY + 2 * chain[CHOSEN]]
-                note_copied(model, chance, not foretold)
+                chance = chances[k, FIRST_PROBABILITY + 2 * chain[CHOSEN]]
+                note_copied(learned.model, chance, not foretold)
             if foretold:
                 hit(state, chain[at + FROM])
                 continue
         miss(state)
     state[CHAIN_LENGTH] = 0
-    extend_row(cells, heads, lengths, row, vocab_size, emitted)
+    extend_row(pool, row, vocab_size, emitted)

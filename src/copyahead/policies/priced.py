@@ -42,7 +42,7 @@ FASTEST_START = 2.0
 _UNSET_GAP = 1000
 
 # A draft is made in a microsecond, so its parts are unpacked straight into tuples.
-_propose = entry_point(kernel.propose)
+_propose, _settle = entry_point(kernel.propose), entry_point(kernel.settle)
 _ASK = Struct("2i").pack_into
 _FOUND = partial(Struct("3i").unpack_from, offset=2 * 4)
 _TOKENS = [Struct(f"{count}i").unpack_from for count in range(MAX_DRAFT_TOKENS + 1)]
@@ -142,19 +142,24 @@ class PricedDrafter:
         self.credits = np.zeros(rows)
         self.owns = np.zeros((rows, pricing.NUM_OWN))
         chain = (rows, kernel.CHAIN_POSITIONS)
-        self._chains = np.zeros((*chain, kernel.CHAIN_INTS), dtype=np.int32)
-        self._chances = np.zeros((*chain, kernel.CHAIN_FLOATS))
-        width = features.MAX_CANDIDATES
-        self._candidates = np.zeros((features.NUM_CANDIDATE_COLUMNS, width), dtype=np.int32)
-        self._ints = np.zeros((kernel.NUM_SCRATCH_INTS, width), dtype=np.int64)
-        self._floats = np.zeros((kernel.NUM_SCRATCH_FLOATS, width))
-        self._rounds = np.zeros((rows, NUM_ROUND_COLUMNS), dtype=np.int32)
-        self._tokens = np.zeros(rows * MAX_DRAFT_TOKENS, dtype=np.int32)
-        self._survivals = np.zeros(rows * MAX_DRAFT_TOKENS)
-        # What one session alone asks and gets, as the bytes behind these arrays.
-        self._one_round = self._rounds[:1]
-        self._round_bytes = self._one_round.data
-        self._token_bytes, self._survival_bytes = self._tokens.data, self._survivals.data
+        self._requests = kernel.Requests(
+            self.states,
+            self.credits,
+            self.owns,
+            np.zeros((*chain, kernel.CHAIN_INTS), dtype=np.int32),
+            np.zeros((*chain, kernel.CHAIN_FLOATS)),
+        )
+        self._scratch = kernel.new_scratch()
+        self._drafts = kernel.Drafts(
+            np.zeros((rows, NUM_ROUND_COLUMNS), dtype=np.int32),
+            np.zeros(rows * MAX_DRAFT_TOKENS, dtype=np.int32),
+            np.zeros(rows * MAX_DRAFT_TOKENS),
+        )
+        # What one session alone asks and gets, and the bytes behind it.
+        self._one_draft = self._drafts._replace(rounds=self._drafts.rounds[:1])
+        self._round_bytes = self._one_draft.rounds.data
+        self._token_bytes = self._drafts.tokens.data
+        self._survival_bytes = self._drafts.survivals.data
         self._bind()
 
     @property
@@ -213,7 +218,7 @@ class PricedDrafter:
         _ASK(self._round_bytes, 0, session.row, limit)
         prices = self.prices
         session.priced_at(prices)
-        if _propose(*self._arguments, prices, self._one_round) == 0:
+        if _propose(*self._arguments, self._one_draft, prices) == 0:
             return NO_DRAFT
         count, origin, match = _FOUND(self._round_bytes)
         return Draft(
@@ -230,46 +235,40 @@ class PricedDrafter:
             return []
         mine = cast("Sequence[PricedSession]", sessions)
         prices = self.prices
-        rounds = self._rounds[: len(mine)]
+        drafts = self._drafts._replace(rounds=self._drafts.rounds[: len(mine)])
+        rounds = drafts.rounds
         rounds[:, 0] = [session.row for session in mine]
         rounds[:, 1] = limits
-        total = _propose(*self._arguments, prices, rounds)
-        tokens = tuple(self._tokens[:total].tolist())
-        survivals = tuple(self._survivals[:total].tolist())
+        total = _propose(*self._arguments, drafts, prices)
+        tokens = tuple(drafts.tokens[:total].tolist())
+        survivals = tuple(drafts.survivals[:total].tolist())
         source_of = self._pool.source
-        drafts = []
+        found = []
         start = 0
         for session, (count, origin, match) in zip(mine, rounds[:, 2:5].tolist(), strict=True):
             session.priced_at(prices)
             if count == 0:
-                drafts.append(NO_DRAFT)
+                found.append(NO_DRAFT)
                 continue
             end = start + count
             source = source_of(session.row, origin)
-            drafts.append(Draft(tokens[start:end], source, match, survivals[start:end], origin))
+            found.append(Draft(tokens[start:end], source, match, survivals[start:end], origin))
             start = end
-        return drafts
+        return found
 
     def settle(
         self, row: int, num_draft_tokens: int, emitted: Sequence[Token], prices: Prices
     ) -> None:
         """Close one row's round, which was drafted at `prices`."""
         pool = self._pool
-        kernel.settle(
-            pool.cells,
-            pool.heads,
-            pool.lengths,
+        _settle(
+            pool.arrays,
             row,
             pool.vocab_size,
             pool.fitting(row, emitted),
             num_draft_tokens,
-            self.states,
-            self.credits,
-            self.owns,
-            self._chains,
-            self._chances,
-            self.models,
-            self.tables,
+            self._requests,
+            self._learnt,
             prices,
         )
 
@@ -286,27 +285,13 @@ class PricedDrafter:
 
     def _bind(self) -> None:
         """Gather what every call of the kernel gets; again whenever one of the arrays is new."""
-        pool = self._pool
+        self._learnt = kernel.Tenants(self.models, self.tables)
         self._arguments = (
-            pool.cells,
-            pool.heads,
-            pool.lengths,
-            pool.shared.cells,
-            pool.shared.heads,
-            pool.shared.ends,
-            self.states,
-            self.credits,
-            self.owns,
-            self._chains,
-            self._chances,
-            self.models,
-            self.tables,
+            self._pool.arrays,
+            self._requests,
+            self._learnt,
             self._ends,
-            self._candidates,
-            self._ints,
-            self._floats,
-            self._tokens,
-            self._survivals,
+            self._scratch,
         )
 
     def _statistics_of(self, tenant: str) -> int:

@@ -68,10 +68,7 @@ def fit_votes(
     on_pass: Callable[[str], None],
 ) -> None:
     """Fit the vote's tables of `model` in place."""
-    width = features.MAX_CANDIDATES
-    candidates = np.zeros((features.NUM_CANDIDATE_COLUMNS, width), dtype=np.int32)
-    ints = np.zeros((kernel.NUM_SCRATCH_INTS, width), dtype=np.int64)
-    floats = np.zeros((kernel.NUM_SCRATCH_FLOATS, width))
+    scratch = kernel.new_scratch()
     fit = np.zeros((fitting.NUM_FIT_ROWS, features.SLOPE))
     fit[fitting.LOGS] = fit[fitting.START] = np.log(model[: features.SLOPE])
     sums = np.zeros(fitting.NUM_SUMS)
@@ -84,22 +81,7 @@ def fit_votes(
             state[features.A_NEXT] = state[features.B_NEXT] = -1
             state[features.B_GAP] = 1000
             fitting.fit_answer(
-                pool.cells,
-                pool.heads,
-                pool.lengths,
-                pool.shared.cells,
-                pool.shared.heads,
-                pool.shared.ends,
-                pool.vocab_size,
-                written,
-                state,
-                model,
-                candidates,
-                ints,
-                floats,
-                fit,
-                sums,
-                rate,
+                pool.arrays, pool.vocab_size, written, state, model, scratch, fit, sums, rate
             )
         loss = sums[fitting.LOSS] / max(sums[fitting.POSITIONS], 1.0)
         on_pass(f"pass {number + 1}: loss {loss:.4f}")
