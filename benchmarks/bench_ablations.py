@@ -25,7 +25,7 @@ from typing import Any
 import copyahead
 
 PACKAGE = Path(copyahead.__file__).parent
-PRICED = "kernels/priced.py"
+PRICED, VOTING = "kernels/priced.py", "kernels/voting.py"
 CANDIDATES = "kernels/candidates.py"
 PRICING = "kernels/pricing.py"
 POLICY = "policies/priced.py"
@@ -37,17 +37,15 @@ Change = tuple[str, str, str]
 
 ONE_PLACE = """        for c in range(voters):
             if candidates[SOURCE, c] == source:
-                for column in range(NUM_CANDIDATE_COLUMNS):
+                for column in range(len(candidates)):
                     candidates[column, 0] = candidates[column, c]
-        voters = keep_agreeing(cells, shared, candidates, 1, token)
+        voters = keep_agreeing(view, candidates, 1, token)
 """
 
 ABLATIONS: dict[str, tuple[Change, ...]] = {
     "all of it": (),
-    "online learning off": (
-        (PRICED, "learn(chain, chances[row, k], emitted[k], model, tables[tenant])", "pass"),
-    ),
-    "token statistics off": ((PRICED, "0] += error * step", "0] += 0.0 * error * step"),),
+    "online learning off": ((PRICED, "learn(chain, chances[k], emitted[k], learned)", "pass"),),
+    "token statistics off": ((VOTING, "0] += error * step", "0] += 0.0 * error * step"),),
     "1-token key off": (
         (
             CANDIDATES,
@@ -63,7 +61,7 @@ ABLATIONS: dict[str, tuple[Change, ...]] = {
         ),
     ),
     "choice among 4 tokens off": (
-        (PRICED, "        if chance > best:", "        if scored == 0:"),
+        (VOTING, "        if chance > best:", "        if scored == 0:"),
     ),
     "resume after a break off": (
         (
@@ -76,7 +74,7 @@ ABLATIONS: dict[str, tuple[Change, ...]] = {
     "live set off (one place is followed)": (
         (
             PRICED,
-            "        voters = keep_agreeing(cells, shared, candidates, voters, token)\n",
+            "        voters = keep_agreeing(view, candidates, voters, token)\n",
             ONE_PLACE,
         ),
     ),

@@ -10,8 +10,8 @@ import pytest
 
 from copyahead.history import HistoryPool
 from copyahead.kernels import features, fitting
-from copyahead.kernels import priced as kernel
 from copyahead.kernels.candidates import gather
+from copyahead.kernels.voting import new_scratch
 from copyahead.policies import prior, training
 from tests.naive import view_of
 
@@ -29,7 +29,7 @@ class Position:
         self.state = np.zeros(features.NUM_STATE, dtype=np.int64)
         anchor, gap = rng.randrange(-1, len(text)), rng.choice([0, 0, 1, 3])
         self.state[:6] = (anchor, gap, 7, rng.randrange(-1, len(text)), gap + 2, 5)
-        self.scratch = kernel.new_scratch()
+        self.scratch = new_scratch()
         self.count = gather(view_of(self.pool), self.state, self.scratch.candidates)
         self.truth = rng.randrange(VOCAB)
 

@@ -58,7 +58,7 @@ from copyahead.kernels.index import (
     view_of,
 )
 from copyahead.kernels.places import token_at
-from copyahead.kernels.priced import (
+from copyahead.kernels.voting import (
     SCRATCH,
     TALLY_HEAVIEST,
     TALLY_TOKEN,

@@ -21,8 +21,8 @@ from copyahead.contracts import DraftSession, Load
 from copyahead.history import HistoryPool, Tokens
 from copyahead.kernels import features, pricing
 from copyahead.kernels import priced as kernel
-from copyahead.kernels.candidates import NUM_ROUND_COLUMNS
 from copyahead.kernels.compiled import entry_point
+from copyahead.kernels.voting import new_scratch
 from copyahead.policies.priced_knobs import PricedKnobs
 from copyahead.policies.prior import shipped
 from copyahead.step_cost import StepCost
@@ -138,23 +138,10 @@ class PricedDrafter:
         self.tables = np.zeros(
             (0, features.NUM_TABLES, 1 << features.TABLE_BITS, 2), dtype=np.float32
         )
-        self.states = np.zeros((rows, features.NUM_STATE), dtype=np.int64)
-        self.credits = np.zeros(rows)
-        self.owns = np.zeros((rows, pricing.NUM_OWN))
-        chain = (rows, kernel.CHAIN_POSITIONS)
-        self._requests = kernel.Requests(
-            self.states,
-            self.credits,
-            self.owns,
-            np.zeros((*chain, kernel.CHAIN_INTS), dtype=np.int32),
-            np.zeros((*chain, kernel.CHAIN_FLOATS)),
-        )
-        self._scratch = kernel.new_scratch()
-        self._drafts = kernel.Drafts(
-            np.zeros((rows, NUM_ROUND_COLUMNS), dtype=np.int32),
-            np.zeros(rows * MAX_DRAFT_TOKENS, dtype=np.int32),
-            np.zeros(rows * MAX_DRAFT_TOKENS),
-        )
+        self._requests = kernel.new_requests(rows)
+        self.states, self.credits, self.owns, *_ = self._requests
+        self._scratch = new_scratch()
+        self._drafts = kernel.new_drafts(rows)
         # What one session alone asks and gets, and the bytes behind it.
         self._one_draft = self._drafts._replace(rounds=self._drafts.rounds[:1])
         self._round_bytes = self._one_draft.rounds.data

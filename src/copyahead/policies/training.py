@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from copyahead.history import HistoryPool
 from copyahead.kernels import features, fitting
-from copyahead.kernels import priced as kernel
+from copyahead.kernels.voting import new_scratch
 from copyahead.policies.priced import PricedDrafter
 from copyahead.policies.prior import FORMAT, SHAPES
 from copyahead.step_cost import StepCost
@@ -68,7 +68,7 @@ def fit_votes(
     on_pass: Callable[[str], None],
 ) -> None:
     """Fit the vote's tables of `model` in place."""
-    scratch = kernel.new_scratch()
+    scratch = new_scratch()
     fit = np.zeros((fitting.NUM_FIT_ROWS, features.SLOPE))
     fit[fitting.LOGS] = fit[fitting.START] = np.log(model[: features.SLOPE])
     sums = np.zeros(fitting.NUM_SUMS)
