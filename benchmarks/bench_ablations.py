@@ -72,6 +72,7 @@ ABLATIONS: dict[str, tuple[Change, ...]] = {
     ),
     "echo off": ((CANDIDATES, "    if match >= _ECHO_FROM_MATCH:", "    if match >= 0:"),),
     "live set off (one place is followed)": (
+        (PRICED, "    SCOPE,\n    TENANT,", "    SCOPE,\n    SOURCE,\n    TENANT,"),
         (
             PRICED,
             "        voters = keep_agreeing(view, candidates, voters, token)\n",
