@@ -210,6 +210,14 @@ def test_a_read_only_and_a_strided_array_are_read() -> None:
 def test_tokens_that_are_not_whole_numbers_are_refused() -> None:
     with pytest.raises(TypeError, match="whole numbers"):
         HistoryPool(1, 50, 10).attach(0, np.array([1.5, 2.5]))
+    with pytest.raises(TypeError):
+        HistoryPool(1, 50, 10).attach(0, [1.5, 2.5])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("row", [-1, 2, 1000])
+def test_a_row_that_is_not_there_is_refused(row: int) -> None:
+    with pytest.raises(ValueError, match="row"):
+        HistoryPool(2, 50, 10).attach(row, [1, 2, 3])
 
 
 @pytest.mark.parametrize("winner", WINNERS)

@@ -377,14 +377,34 @@ def test_a_round_that_drafts_nothing_learns_what_it_would_have_drafted() -> None
     assert drafter.tables.any()
 
 
-def test_tokens_that_no_round_accounts_for_are_plain_steps() -> None:
+def test_tokens_that_no_round_accounts_for_say_nothing_of_how_fast_a_request_goes() -> None:
     """A request that goes on after a pause hands over at once what it wrote before."""
     session, drafter = session_on(words(50))
     rate = drafter.models[0, [features.RATE_TOKENS, features.RATE_COST]].copy()
     session.settle(NO_DRAFT, words(40, 1))
     grown = drafter.models[0, [features.RATE_TOKENS, features.RATE_COST]] - 0.9995 * rate
-    assert np.allclose(grown, 40)
+    assert np.allclose(grown, 1)
     assert session.credit == pytest.approx(40 * 0.005)
+
+
+@pytest.mark.parametrize("asked_between", [0, 3])
+def test_what_is_learnt_of_a_round_does_not_depend_on_the_limit(asked_between: int) -> None:
+    text = words(200)
+    rounds = []
+    for between in (64, asked_between):
+        session, drafter = session_on([*text, 1, 2, 3, *text[:6]], cost=StepCost.linear(0.03))
+        at, drafted = 6, []
+        while at < len(text):
+            draft = session.propose(64)
+            session.propose(between)
+            kept = 0
+            while kept < len(draft) and text[at + kept :][:1] == [draft.tokens[kept]]:
+                kept += 1
+            session.settle(draft, text[at : at + kept + 1])
+            at += kept + 1
+            drafted.append(len(draft))
+        rounds.append((drafted, drafter.states[0].tolist(), drafter.tables.sum()))
+    assert rounds[0] == rounds[1]
 
 
 def test_truncation_ends_the_copy_and_is_idempotent() -> None:

@@ -147,6 +147,91 @@ def test_a_conversation_that_returns_is_kept_once() -> None:
     assert store_of(drafter).num_tokens("a") == 2 * 240 + 3 + 140 + 64 + 1
 
 
+def test_conversations_that_take_turns_in_one_row_are_kept_once() -> None:
+    drafter = make_drafter("priced")
+    system = passage(0, 30)
+    talks = [[*system, *passage(10, 50)], [*system, *passage(20, 50)]]
+    distinct = 0
+    for turn in range(8):
+        for number, talk in enumerate(talks):
+            answer = passage(100 * turn + number, 40)
+            write(drafter, talk, answer)
+            talk += [*answer, *passage(1000 * turn + number, 10)]
+            distinct = sum(map(len, talks))
+    held = store_of(drafter).num_tokens("a")
+    # A turn comes with 64 tokens of context, and two barriers at most.
+    assert held <= distinct + 16 * (64 + 2)
+
+
+def test_a_text_that_was_overwritten_is_added_again() -> None:
+    store = SharedStore(1, 1024, VOCAB)
+    texts = [np.array(passage(seed, 300), dtype=np.int32) for seed in range(4)]
+    for text in texts:
+        store.add("a", text)
+    store.add("a", texts[0])
+    ring = store.cells[store.enter("a"), :, 0].tolist()
+    wanted = texts[0].tolist()
+    assert any(ring[at : at + 300] == wanted for at in range(len(ring)))
+
+
+def test_nothing_is_copied_from_cells_that_were_never_written() -> None:
+    """A fresh ring holds zeros, and 0 is a token."""
+    rng = np.random.default_rng(0)
+    for seed in range(60):
+        pool = HistoryPool(1, 700, VOCAB, SharedStore(2, 4096, VOCAB))
+        drafter = PricedDrafter(pool, StepCost.linear(0.0))
+        text = rng.integers(1, VOCAB, 60).tolist()
+        drafter.open(text, slot=0, tenant="a").close()
+        prompt = [*rng.integers(1, VOCAB, 10).tolist(), *text[20:40]]
+        session = drafter.open(prompt, slot=0, tenant="a")
+        for token in [*text[40:], *rng.integers(1, VOCAB, 20).tolist()]:
+            draft = session.propose(64)
+            assert 0 not in draft.tokens, seed
+            session.settle(draft.first(0), [token])
+
+
+def test_a_draft_that_goes_over_into_another_requests_text_says_so() -> None:
+    rng = np.random.default_rng(1)
+    own, others = rng.integers(100, 150, 40).tolist(), list(range(300, 330))
+    pool = HistoryPool(1, 700, 400, SharedStore(1, 4096, 400))
+    drafter = PricedDrafter(pool, StepCost.linear(0.01))
+    for seed in range(3):
+        drafter.open([*passage(seed, 60), *own, *others], slot=0).close()
+    session = drafter.open([*passage(9, 60)], slot=0, prediction=own[:36])
+    at, answer = 0, [*own, *others]
+    while at < len(answer):
+        drafts = session.propose(64), *drafter.propose_batch([session], [64])
+        for draft in drafts:
+            if set(draft.tokens) & set(others):
+                assert draft.source is Source.SHARED
+        kept = 0
+        while kept < len(drafts[0]) and answer[at + kept :][:1] == [drafts[0].tokens[kept]]:
+            kept += 1
+        session.settle(drafts[0], answer[at : at + kept + 1])
+        at += kept + 1
+
+
+@pytest.mark.parametrize("policy", ["single", "priced"])
+def test_a_closed_session_copies_from_nobody(policy: str) -> None:
+    drafter = make_drafter(policy)
+    text = passage(1)
+    drafter.open(text, slot=0, tenant="a").close()
+    session = drafter.open(text[:20], slot=1, tenant="b")
+    session.close()
+    assert session.propose(8).source is not Source.SHARED
+
+
+def test_forgetting_empties_rows_and_store() -> None:
+    pool = HistoryPool(2, 400, VOCAB, SharedStore(2, 1024, VOCAB))
+    text = passage(1)
+    pool.attach(0, text, tenant="a")
+    pool.release(0)
+    pool.forget()
+    assert pool.tokens(0) == []
+    pool.attach(1, text[:20], tenant="a")
+    assert pool.search(1, Query(keys=(2,), min_match=2, max_tokens=4)) == NO_DRAFT
+
+
 def test_a_prediction_is_nobody_elses() -> None:
     drafter = make_drafter("priced")
     session = drafter.open(passage(1, 30), slot=0, tenant="a", prediction=passage(9, 80))
@@ -186,7 +271,8 @@ def test_a_scope_in_use_is_never_given_away() -> None:
     store.leave(one)
     assert store.enter("three") == one
     assert store.ends[one] == 0
-    assert not store.cells[one].any()
+    assert (store.cells[one, :, 0] <= 0).all()
+    assert not store.cells[one, :, 1:].any()
     assert not store.heads[one].any()
 
 

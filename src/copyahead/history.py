@@ -1,7 +1,8 @@
 """What requests have read and written, and where parts of it occurred before.
 
 A pool of rows of equal capacity, one row a request. This module knows no policy: it answers a
-`Query`. Every row costs 16 bytes a token it holds and 3 MiB; untouched memory is not used.
+`Query`. Every row costs 16 bytes a token it holds and 3 MiB; untouched memory is not used (in
+pages of 2 MiB, where the system has them).
 
 A pool is used by one thread at a time.
 """
@@ -9,6 +10,7 @@ A pool is used by one thread at a time.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,8 +36,6 @@ _Packed = tuple[Query, search.Asked, bytes]
 _search, _search_batch = entry_point(search.search), entry_point(search.search_batch)
 
 _WINNERS = {"longest": search.LONGEST, "newest": search.NEWEST, "furthest": search.FURTHEST}
-_CONTEXT = 64
-"""A conversation that goes on comes into the store with as many tokens that are there already."""
 _MAX_KEYS = 7
 _MAX_KEY = 15
 _SLACK = index.MAX_COPY + 1
@@ -80,10 +80,8 @@ class HistoryPool:
             self.shared.ends,
         )
         """The same, for kernels."""
-        # Whose text each row holds, how much of it is in the store, and the scope that it may
-        # copy from while a request is in it.
+        # Whose text each row holds, and the scope it may copy from while a request is in it.
         self._tenants = [""] * num_rows
-        self._published = [0] * num_rows
         self._scopes: list[int | None] = [None] * num_rows
         self._prompt_lengths = [0] * num_rows
         self._prompt_starts = [0] * num_rows
@@ -127,6 +125,8 @@ class HistoryPool:
         write: it stands before the prompt, between barriers, so that it is found like any other
         text and no match runs from one into the other.
         """
+        if not 0 <= row < self.num_rows:
+            raise ValueError(f"row (slot) must be from 0 to {self.num_rows - 1}, not {row}")
         tokens = self._as_tokens(prompt)
         start = 0
         if len(prediction):
@@ -138,8 +138,6 @@ class HistoryPool:
         kept = int(index.common_prefix(self.arrays, row, self.vocab_size, tokens))
         if self._store is not None:
             self.release(row)
-            known = self._published[row] if tenant == self._tenants[row] else 0
-            self._published[row] = min(known, kept)
             self._tenants[row], self._scopes[row] = tenant, self._store.enter(tenant)
         index.truncate_row(self.arrays, row, kept)
         index.extend_row(self.arrays, row, self.vocab_size, tokens[kept:])
@@ -148,9 +146,17 @@ class HistoryPool:
         return max(0, kept - start)
 
     def scope(self, row: int) -> int:
-        """Which scope of the store the row's request may copy from."""
+        """Which scope of the store the row's request may copy from; without one, nobody's."""
         scope = self._scopes[row]
-        return 0 if scope is None else scope
+        return self.shared.nobodys if scope is None else scope
+
+    def forget(self) -> None:
+        """Empty all rows and the store. No request may be in a row."""
+        for row in range(self.num_rows):
+            index.truncate_row(self.arrays, row, 0)
+            self._prompt_lengths[row] = self._prompt_starts[row] = 0
+        if self._store is not None:
+            self._store.clear()
 
     def release(self, row: int) -> None:
         """The row's request has ended: what is new in the row goes to its tenant's scope of the
@@ -159,11 +165,8 @@ class HistoryPool:
         scope, self._scopes[row] = self._scopes[row], None
         if self._store is not None and scope is not None:
             self._store.leave(scope)
-            first, length = self._published[row], self.length(row)
-            first = max(first - _CONTEXT, self._prompt_starts[row])
-            text = np.ascontiguousarray(self.cells[row, first:length, 0])
-            self._store.add(self._tenants[row], text)
-            self._published[row] = length
+            text = self.cells[row, self._prompt_starts[row] : self.length(row), 0]
+            self._store.add(self._tenants[row], np.ascontiguousarray(text))
 
     def extend(self, row: int, tokens: Tokens) -> None:
         """Append `tokens`, as written by the request.
@@ -189,7 +192,6 @@ class HistoryPool:
             raise ValueError(f"length must be at least 0, not {length}")
         index.truncate_row(self.arrays, row, length)
         self._prompt_lengths[row] = min(self._prompt_lengths[row], length)
-        self._published[row] = min(self._published[row], length)
 
     def follows(self, row: int, position: int, start: int) -> bool:
         """Whether the tokens from `start` to the end equal those from place `position` on."""
@@ -281,10 +283,12 @@ class HistoryPool:
             given: npt.NDArray[np.int32] = tokens.astype(np.int32, copy=False)
             return given if given.flags.c_contiguous and given.flags.writeable else given.copy()
         try:
-            return np.array(tokens, dtype=np.int32)
+            # A number that is not whole is a TypeError here; numpy would cut it.
+            packed = array("i", tokens)
         except OverflowError:
             high = self.vocab_size
-            return np.array([t if 0 <= t < high else BARRIER for t in tokens], dtype=np.int32)
+            packed = array("i", [t if 0 <= t < high else BARRIER for t in tokens])
+        return np.frombuffer(packed, dtype=np.int32)
 
     def _overflow(self, length: int) -> RequestError:
         return RequestError(

@@ -2,13 +2,17 @@
 
 A scope is whatever may see its own text again and nobody else's: a tenant. Scopes never read each
 other, because even how fast a request goes tells what it copied. A document is what a finished
-request read and wrote; of one that goes on from an earlier one, what is new.
+request read and wrote; of one that goes on from a text that was added before, what is new.
 
 Memory: 16 bytes a token of `capacity` and up to 12 bytes a slot of the heads, for each scope in
 use; the scope longest unused makes room for a new one.
 """
 
 from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +24,34 @@ from copyahead.memory import untouched
 MIN_DOCUMENT = 16
 """Shorter texts are not worth a place."""
 MAX_CAPACITY = 2**26
-_KEPT = 64
-"""Of a text that is there already, as many tokens come again before what is new: its context."""
+CONTEXT = 64
+"""Of a text that is there already, as many tokens come again before what is new."""
+_KNOWN_LENGTHS = 16
 
 Text = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A text that was added whole, in one part or several."""
+
+    length: int
+    digest: bytes
+    written: int
+    """Tokens that its scope had taken in when its last part was there."""
+
+
+@dataclass(slots=True)
+class _Scope:
+    """What is known of a ring beside its arrays."""
+
+    users: int = 0
+    filled: int = 0
+    """Cells that were ever written."""
+    written: int = 0
+    """Tokens taken in, barriers included."""
+    known: dict[bytes, deque[_Known]] = field(default_factory=dict)
+    """By their first tokens: texts that were added, oldest first."""
 
 
 class SharedStore:
@@ -45,99 +73,122 @@ class SharedStore:
         self.capacity = capacity
         self._vocab_size = vocab_size
         slots = 1 << max(12, min(22, (capacity - 1).bit_length()))
-        # One more than there are: it stays empty, for whoever finds no place.
+        # One more than there are: it stays empty, for whoever may copy from nobody.
         self.cells = untouched((num_scopes + 1, capacity, index.NUM_COLUMNS))
         self.heads = untouched((num_scopes + 1, index.NUM_CHAINS, slots))
         self.ends = np.zeros(num_scopes + 1, dtype=np.int64)
-        self._nobodys = num_scopes
-        self._users = [0] * num_scopes
-        self._filled = [0] * num_scopes
-        # By name, the one used last at the end: its number.
-        self._scopes: dict[str, int] = {}
-        # Of each scope: the first tokens of a document, and where it was put.
-        self._starts: list[dict[bytes, int]] = [{} for _ in range(num_scopes)]
+        self.nobodys = num_scopes
+        """The number of the scope that is always empty."""
+        self._scopes = [_Scope() for _ in range(num_scopes)]
+        # By name, the one used last at the end.
+        self._numbers: dict[str, int] = {}
 
     def num_tokens(self, name: str) -> int:
         """Tokens that a scope holds, barriers included."""
-        scope = self._scopes.get(name)
-        return 0 if scope is None else self._filled[scope]
+        number = self._numbers.get(name)
+        return 0 if number is None else self._scopes[number].filled
 
     def enter(self, name: str) -> int:
-        """The scope's number, to be left again; an empty scope where all are in use by others."""
-        scope = self._scopes.pop(name, None)
-        if scope is None:
-            scope = self._place_for_another()
-            if scope is None:
-                return self._nobodys
-        self._scopes[name] = scope
-        self._users[scope] += 1
-        return scope
+        """The scope's number, to be left again; `nobodys` where all are in use by others."""
+        number = self._numbers.pop(name, None)
+        if number is None:
+            number = self._place_for_another()
+            if number is None:
+                return self.nobodys
+        self._numbers[name] = number
+        self._scopes[number].users += 1
+        return number
 
-    def leave(self, scope: int) -> None:
+    def leave(self, number: int) -> None:
         """Undo one `enter`; the text stays."""
-        if scope != self._nobodys:
-            self._users[scope] -= 1
+        if number != self.nobodys:
+            self._scopes[number].users -= 1
 
     def add(self, name: str, tokens: Text) -> None:
-        """Put a document into a scope, over its oldest ones.
+        """Put a text into a scope, over its oldest ones.
 
-        Of one that goes on from a document that is still there only the new part is kept, and
-        of one that is too long its end.
+        Of one that goes on from a text that is still there only the new part is kept, and of one
+        that is too long its end.
         """
         if len(tokens) < MIN_DOCUMENT:
             return
-        scope = self.enter(name)
-        if scope == self._nobodys:
-            return
-        starts, cells = self._starts[scope], self.cells[scope]
-        start = tokens[:MIN_DOCUMENT].tobytes()
-        position = starts.get(start)
-        known = 0 if position is None else places.common_run(cells, position, tokens)
-        if known < MIN_DOCUMENT:
-            known = 0
-        if len(tokens) - known >= MIN_DOCUMENT:
-            part = tokens[max(known - _KEPT, 0) :][2 - self.capacity :]
-            end = places.append_document(
-                cells, self.heads[scope], self.ends[scope], self._vocab_size, part
-            )
-            self.ends[scope] = end
-            self._filled[scope] = max(self._filled[scope], int(end))
-            if known == 0 and len(part) == len(tokens):
-                starts.pop(start, None)
-                starts[start] = int(end) - 1 - len(part)
-                if len(starts) > self.capacity // 256 + 1:
-                    del starts[next(iter(starts))]
-        self.leave(scope)
+        number = self.enter(name)
+        if number != self.nobodys:
+            scope = self._scopes[number]
+            known = self._known_length(scope, tokens)
+            part = tokens[max(known - CONTEXT, 0) :] if known < len(tokens) else tokens[:0]
+            if len(part):
+                self._append(number, part[2 - self.capacity :])
+                self._remember(scope, tokens)
+        self.leave(number)
 
-    def forget(self, name: str) -> None:
-        """Drop a scope's text."""
-        scope = self._scopes.get(name)
-        if scope is not None:
-            self._clear(scope)
+    def clear(self) -> None:
+        """Drop all text."""
+        for number in range(len(self._scopes)):
+            self._clear(number)
+
+    def _append(self, number: int, part: Text) -> None:
+        scope = self._scopes[number]
+        before = int(self.ends[number])
+        end = places.append_document(
+            self.cells[number], self.heads[number], before, scope.filled, self._vocab_size, part
+        )
+        self.ends[number] = end
+        scope.filled = max(scope.filled, int(end))
+        scope.written += len(part) + 2
+
+    def _known_length(self, scope: _Scope, tokens: Text) -> int:
+        """How many of the first tokens are a text that was added and has not been overwritten."""
+        for known in reversed(scope.known.get(_start_of(tokens), ())):
+            here = scope.written - known.written < self.capacity // 2
+            fits = here and known.length <= len(tokens)
+            if fits and known.digest == _digest(tokens[: known.length]):
+                return known.length
+        return 0
+
+    def _remember(self, scope: _Scope, tokens: Text) -> None:
+        start = _start_of(tokens)
+        texts = scope.known.pop(start, None) or deque(maxlen=_KNOWN_LENGTHS)
+        texts.append(_Known(len(tokens), _digest(tokens), scope.written))
+        scope.known[start] = texts
+        if len(scope.known) > self.capacity // 256 + 1:
+            del scope.known[next(iter(scope.known))]
 
     def _place_for_another(self) -> int | None:
-        used = set(self._scopes.values())
-        for scope in range(len(self._users)):
-            if scope not in used:
-                return scope
-        for name, scope in self._scopes.items():
-            if self._users[scope] == 0:
-                del self._scopes[name]
-                self._clear(scope)
-                return scope
+        used = set(self._numbers.values())
+        for number in range(len(self._scopes)):
+            if number not in used:
+                return number
+        for name, number in self._numbers.items():
+            if self._scopes[number].users == 0:
+                del self._numbers[name]
+                self._clear(number)
+                return number
         return None
 
-    def _clear(self, scope: int) -> None:
-        self.cells[scope, : self._filled[scope]] = 0
-        self.heads[scope] = 0
-        self.ends[scope] = self._filled[scope] = 0
-        self._starts[scope].clear()
+    def _clear(self, number: int) -> None:
+        scope = self._scopes[number]
+        self.cells[number, : scope.filled] = 0
+        self.cells[number, : scope.filled, 0] = index.BARRIER
+        self.heads[number] = 0
+        self.ends[number] = scope.filled = scope.written = 0
+        scope.known.clear()
 
 
 class NoStore:
     """Stands for a store where nothing is shared: empty arrays that kernels can be given."""
 
+    nobodys = 0
+
     def __init__(self) -> None:
         self.cells = np.zeros((1, 1, index.NUM_COLUMNS), dtype=np.int32)
         self.heads = np.zeros((1, index.NUM_CHAINS, 1), dtype=np.int32)
         self.ends = np.zeros(1, dtype=np.int64)
+
+
+def _start_of(tokens: Text) -> bytes:
+    return tokens[:MIN_DOCUMENT].tobytes()
+
+
+def _digest(tokens: Text) -> bytes:
+    return hashlib.blake2b(tokens.tobytes(), digest_size=16).digest()

@@ -47,7 +47,7 @@ from copyahead.kernels.index import (
 from copyahead.kernels.places import age, distance, position_of, text_of
 
 PER_KEY = 8
-CURSORS = 5
+CURSORS = 6
 NUM_ROUND_COLUMNS = CURSORS + 3
 PER_ANCHOR = 8
 _NEAR_RANK = 3

@@ -20,6 +20,9 @@ from copyahead.kernels.index import (
     insert_keys,
 )
 
+_REACH = 256
+"""Further from the text's end no search goes: an anchor's gap, what is near it, and a draft."""
+
 
 @compiled(INTS2(INTS2, INTS2, INT))
 def text_of(cells: Cells, shared: Cells, place: int) -> Any:
@@ -56,11 +59,14 @@ def distance(view: View, place: int) -> Any:
     return view.length + age(place - SHARED, view.end, len(view.shared))
 
 
-@compiled(INT(INTS2, INTS2, INT, INT, INTS))
-def append_document(cells: Cells, heads: Heads, end: int, vocab_size: int, tokens: Ints) -> Any:
+@compiled(INT(INTS2, INTS2, INT, INT, INT, INTS))
+def append_document(
+    cells: Cells, heads: Heads, end: int, filled: int, vocab_size: int, tokens: Ints
+) -> Any:
     """Write a document to a ring, over its oldest text, and index it; returns the new end.
 
-    It has at most `len(cells) - 2` tokens. A barrier stands before and behind every document.
+    It has at most `len(cells) - 2` tokens. A barrier stands before and behind every document, and
+    in the cells beyond `filled`, which were never written, as far as a search near an anchor goes.
     What is overwritten stays in the chains: its hits are compared like any other.
     """
     if end == 0 or end + len(tokens) + 1 > len(cells):
@@ -73,7 +79,10 @@ def append_document(cells: Cells, heads: Heads, end: int, vocab_size: int, token
             insert_keys(cells, heads, end - 1)
         end += 1
     cells[end, 0] = BARRIER
-    return end + 1
+    end += 1
+    for unwritten in range(max(end, filled), min(end + _REACH, len(cells))):
+        cells[unwritten, 0] = BARRIER
+    return end
 
 
 @compiled(INT(INTS2, INT, INTS))

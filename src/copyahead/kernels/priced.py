@@ -127,8 +127,9 @@ class Tenants(NamedTuple):
 class Drafts(NamedTuple):
     """What a call is asked and what it answers.
 
-    rounds[q]: row and limit, read; number of tokens, origin, match length, written; the rest is
-    scratch. The drafts stand in `tokens` and `survivals`, end to end.
+    rounds[q]: row and limit, read; number of tokens, origin, match length, and whether any token
+    was copied from the store, written; the rest is scratch. The drafts stand in `tokens` and
+    `survivals`, end to end.
     """
 
     rounds: Ints
@@ -181,17 +182,17 @@ def draft_row(
     ends: Ints,
     scratch: Scratch,
 ) -> Any:
-    """Fill the chain of one row; returns how many of its tokens to send.
+    """Fill the chain of one row; returns how many of its tokens to send, at most `limit`.
 
-    Drafted tokens are written behind the history for the time of the call, so that a copy can
-    go on in them.
+    The chain does not depend on the limit: so neither does what is learnt. Drafted tokens are
+    written behind the history for the time of the call, so that a copy can go on in them.
     """
     state, chain, chances, length = request.state, request.chain, request.chances, view.length
     candidates, trial = scratch.candidates, scratch.ints[TRIAL]
     for k in range(NUM_STATE):
         trial[k] = state[k]
     proven = state[A_GAP] == 0 and state[A_RUN] >= PROVEN_RUN
-    cap = min(limit, int(prices[MAX_DRAFT]), MAX_COPY if proven else UNPROVEN_MAX_DRAFT)
+    cap = min(int(prices[MAX_DRAFT]), MAX_COPY if proven else UNPROVEN_MAX_DRAFT)
     rate, odds = running_rate(learned.model, request.own, prices), break_odds(learned.model)
     survival, worth, best, count, position = 1.0, 0.0, 0.0, 0, 0
     voters = gather(view, trial, candidates)
@@ -211,7 +212,7 @@ def draft_row(
         # What one token more a step is worth here; dearer where the copy may have broken.
         asked = rate * (1.0 + prices[CAUTION] * (1.0 - survival))
         worth += survival - asked * (prices[1 + position] - prices[position])
-        if worth > best:
+        if worth > best and position <= limit:
             best, count = worth, position
         if survival < asked * prices[CHEAPEST + position - 1] or holds(ends, token):
             break
@@ -269,10 +270,13 @@ def propose(
             scratch,
         )
         rounds[q, 2] = count
+        rounds[q, 5] = 0
         for k in range(count):
             at = FIRST_SCORED + SCORED_SIZE * chain[k, CHOSEN]
             drafts.tokens[total + k] = chain[k, at + TOKEN]
             drafts.survivals[total + k] = chances[k, SURVIVAL]
+            if chain[k, at + FROM] >= SHARED:
+                rounds[q, 5] = 1
         if count > 0:
             first = FIRST_SCORED + SCORED_SIZE * chain[0, CHOSEN]
             rounds[q, 3] = chain[0, first + FROM]
@@ -299,7 +303,7 @@ def settle(
     # Tokens that no round of this session accounts for came one a step.
     unaccounted = max(len(emitted) - 1 - num_draft_tokens, 0)
     cost = prices[1 + num_draft_tokens] + unaccounted
-    note_round(learned.model, request.own, len(emitted), cost)
+    note_round(learned.model, request.own, len(emitted) - unaccounted, cost - unaccounted)
     requests.credits[row] = charge(request.credit, len(emitted), cost, prices)
     foretold = True
     for k in range(len(emitted)):

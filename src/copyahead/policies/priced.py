@@ -26,7 +26,7 @@ from copyahead.kernels.voting import new_scratch
 from copyahead.policies.priced_knobs import PricedKnobs
 from copyahead.policies.prior import shipped
 from copyahead.step_cost import StepCost
-from copyahead.types import NO_DRAFT, Draft, Token
+from copyahead.types import NO_DRAFT, Draft, Source, Token
 
 Prices = npt.NDArray[np.float64]
 
@@ -44,7 +44,7 @@ _UNSET_GAP = 1000
 # A draft is made in a microsecond, so its parts are unpacked straight into tuples.
 _propose, _settle = entry_point(kernel.propose), entry_point(kernel.settle)
 _ASK = Struct("2i").pack_into
-_FOUND = partial(Struct("3i").unpack_from, offset=2 * 4)
+_FOUND = partial(Struct("4i").unpack_from, offset=2 * 4)
 _TOKENS = [Struct(f"{count}i").unpack_from for count in range(MAX_DRAFT_TOKENS + 1)]
 _SURVIVALS = [Struct(f"{count}d").unpack_from for count in range(MAX_DRAFT_TOKENS + 1)]
 
@@ -199,6 +199,7 @@ class PricedDrafter:
         if self._open.get(session.row) is session:
             del self._open[session.row]
             self._pool.release(session.row)
+            self.states[session.row, features.SCOPE] = self._pool.scope(session.row)
 
     def propose(self, session: PricedSession, limit: int) -> Draft:
         """One session's draft."""
@@ -207,10 +208,10 @@ class PricedDrafter:
         session.priced_at(prices)
         if _propose(*self._arguments, self._one_draft, prices) == 0:
             return NO_DRAFT
-        count, origin, match = _FOUND(self._round_bytes)
+        count, origin, match, shared = _FOUND(self._round_bytes)
         return Draft(
             _TOKENS[count](self._token_bytes),
-            self._pool.source(session.row, origin),
+            Source.SHARED if shared else self._pool.source(session.row, origin),
             match,
             _SURVIVALS[count](self._survival_bytes),
             origin,
@@ -232,13 +233,15 @@ class PricedDrafter:
         source_of = self._pool.source
         found = []
         start = 0
-        for session, (count, origin, match) in zip(mine, rounds[:, 2:5].tolist(), strict=True):
+        for session, (count, origin, match, shared) in zip(
+            mine, rounds[:, 2:6].tolist(), strict=True
+        ):
             session.priced_at(prices)
             if count == 0:
                 found.append(NO_DRAFT)
                 continue
             end = start + count
-            source = source_of(session.row, origin)
+            source = Source.SHARED if shared else source_of(session.row, origin)
             found.append(Draft(tokens[start:end], source, match, survivals[start:end], origin))
             start = end
         return found
