@@ -78,6 +78,9 @@ class Chain:
     def propose(self, limit: int) -> Draft:
         return self.draft.first(limit)
 
+    def forget(self) -> None:
+        """Nothing to forget."""
+
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         return [s.propose(limit) for s, limit in zip(sessions, limits, strict=True)]
 

@@ -74,6 +74,10 @@ class Drafter(Protocol):
         """
         ...
 
+    def forget(self) -> None:
+        """Forget the text that requests have left, in rows and elsewhere. Needs no open session."""
+        ...
+
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         """`[s.propose(limit) for s, limit in zip(sessions, limits)]`, in one call.
 

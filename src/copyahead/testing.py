@@ -250,6 +250,9 @@ class ForcedDrafter:
         self.sessions.append(session)
         return session
 
+    def forget(self) -> None:
+        """Nothing: sessions share no text."""
+
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         """One after the other."""
         return [session.propose(n) for session, n in zip(sessions, limits, strict=True)]

@@ -131,13 +131,23 @@ class HybridDrafter:
     ) -> HybridSession:
         """See `contracts.Drafter.open`. `grammar`: the request is under one."""
         other = self._other.open(cast("Sequence[Token]", prompt), slot=slot, tenant=tenant)
+        try:
+            copies = self._copies.open(prompt, slot=slot, tenant=tenant, prediction=prediction)
+        except BaseException:
+            other.close()
+            raise
         return HybridSession(
-            self._copies.open(prompt, slot=slot, tenant=tenant, prediction=prediction),
+            copies,
             other,
             self._rule,
             takes_block_at=self._takes_block_at,
             grammar=grammar,
         )
+
+    def forget(self) -> None:
+        """See `contracts.Drafter.forget`."""
+        self._copies.forget()
+        self._other.forget()
 
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         """See `contracts.Drafter.propose_batch`: the other drafter's chains in one call."""

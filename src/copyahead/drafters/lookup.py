@@ -119,6 +119,10 @@ class LookupDrafter:
             del self._open[session.row]
             self._pool.release(session.row)
 
+    def forget(self) -> None:
+        """See `contracts.Drafter.forget`."""
+        self._pool.forget()
+
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         """See `contracts.Drafter.propose_batch`: one kernel call for all."""
         drafts = [NO_DRAFT] * len(sessions)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from copyahead.contracts import Drafter, DraftSession, Load
@@ -23,6 +24,8 @@ MakeDrafter = Callable[[str, Load], Drafter]
 
 MAX_PRICES = 64
 """Shared prices that are kept at once."""
+MAX_DRAFTERS = 16
+"""Policies whose drafters are kept; requests may name any policy, with any options."""
 
 
 class Drafting:
@@ -39,21 +42,35 @@ class Drafting:
         self._vocab_size = vocab_size
         self._make_drafter = make_drafter
         self._default_policy = default_policy
+        # The one used last at the end.
         self._drafters: dict[str, Drafter] = {}
+        self._sessions: Counter[str] = Counter()
 
     def drafter(self, policy: str | None) -> Drafter | None:
         """The drafter for `policy` (None: the engine's own); ConfigError when it is unknown."""
         if self._make_drafter is None:
             return None
         name = policy or self._default_policy
-        if name not in self._drafters:
-            self._drafters[name] = self._make_drafter(name, self.load)
-        return self._drafters[name]
+        drafter = self._drafters.pop(name, None)
+        if drafter is None:
+            drafter = self._make_drafter(name, self.load)
+            self._make_room()
+        self._drafters[name] = drafter
+        return drafter
+
+    def _make_room(self) -> None:
+        """Let go of the drafter that was not used for longest and has no session open."""
+        if len(self._drafters) >= MAX_DRAFTERS:
+            idle = (name for name in self._drafters if not self._sessions[name])
+            unused = next((name for name in idle if name != self._default_policy), None)
+            if unused is not None:
+                del self._drafters[unused]
 
     def reset(self) -> None:
         """Start every drafter afresh at its next use. Needs no open session."""
-        names, self._drafters = list(self._drafters), {}
-        for name in names:
+        drafters, self._drafters = self._drafters, {}
+        for name, drafter in drafters.items():
+            drafter.forget()
             self.drafter(name)
 
     def open(self, answer: Answer) -> None:
@@ -71,16 +88,28 @@ class Drafting:
                 tenant=request.tenant,
                 prediction=request.prediction,
             )
-            if answer.num_output_tokens:
-                answer.session.settle(NO_DRAFT, answer.tokens[answer.num_prompt_tokens :])
         except Exception as error:
             self._fault(answer, error)
+            return
+        self._sessions[self._policy_of(answer)] += 1
+        if answer.num_output_tokens:
+            self.settle(answer, NO_DRAFT, answer.tokens[answer.num_prompt_tokens :])
 
     def close(self, answer: Answer) -> None:
         """Give the row back; its content stays for a next turn."""
-        session, answer.session = answer.session, None
-        if session is not None:
+        if answer.session is not None:
+            session = self._let_go(answer)
             self._guard(answer, session, session.close)
+
+    def _policy_of(self, answer: Answer) -> str:
+        return answer.request.policy or self._default_policy
+
+    def _let_go(self, answer: Answer) -> DraftSession:
+        """The answer's session, which it has no more."""
+        session, answer.session = answer.session, None
+        assert session is not None
+        self._sessions[self._policy_of(answer)] -= 1
+        return session
 
     def price(self, cost: StepCost, num_answers: int, num_rows: int) -> None:
         """Say what the next pass costs: `num_answers` may draft, `num_rows` are in it anyhow."""
@@ -103,22 +132,40 @@ class Drafting:
         for place, (answer, limit) in enumerate(zip(answers, limits, strict=True)):
             if limit <= 0 or not answer.drafting:
                 continue
-            if answer.grammar is not None:
-                drafts[place] = answer.grammar.forced(limit)
+            drafts[place] = self._forced(answer, limit)
             if answer.session is not None and not drafts[place]:
-                groups.setdefault(answer.request.policy or self._default_policy, []).append(place)
+                groups.setdefault(self._policy_of(answer), []).append(place)
         for name, places in groups.items():
             found = self._propose_group(
                 self._drafters[name], [answers[p] for p in places], [limits[p] for p in places]
             )
             for place, draft in zip(places, found, strict=True):
-                grammar = answers[place].grammar
-                drafts[place] = grammar.cut(draft) if grammar and draft.tokens else draft
+                drafts[place] = self._allowed(answers[place], draft)
         drafts = allocate(drafts, max_rows, self._num_rows, self._cost)
         seconds = time.perf_counter() - began
         for answer in answers:
             answer.stats.draft_seconds += seconds / len(answers)
         return drafts
+
+    def _forced(self, answer: Answer, limit: int) -> Draft:
+        """What the answer's grammar leaves no choice about."""
+        if answer.grammar is None:
+            return NO_DRAFT
+        try:
+            return answer.grammar.forced(limit)
+        except Exception as error:
+            self._fault(answer, error)
+            return NO_DRAFT
+
+    def _allowed(self, answer: Answer, draft: Draft) -> Draft:
+        """As much of a draft as the answer's grammar allows."""
+        if answer.grammar is None or not draft.tokens:
+            return draft
+        try:
+            return answer.grammar.cut(draft)
+        except Exception as error:
+            self._fault(answer, error)
+            return NO_DRAFT
 
     def settle(self, answer: Answer, draft: Draft, emitted: Sequence[Token]) -> None:
         """Let the session learn what became of the round."""
@@ -163,7 +210,8 @@ class Drafting:
         except Exception as error:
             self._fault(answer, error)
             # What it holds is no longer what was emitted: it must not draft again.
-            answer.session = None
+            if answer.session is not None:
+                self._let_go(answer)
             with contextlib.suppress(Exception):
                 session.close()
 

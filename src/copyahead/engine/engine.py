@@ -29,7 +29,7 @@ from copyahead.errors import BackendError, CopyaheadError
 from copyahead.sampling import SamplingOptions
 from copyahead.stats import CopyLog, CopyStats, logger
 from copyahead.step_cost import StepCost, StepCostMeter
-from copyahead.types import NO_DRAFT, Draft, FinishReason, Token
+from copyahead.types import NO_DRAFT, Draft, FinishReason, Source, Token
 
 Sink = Callable[[Chunk], None]
 """Takes what a request writes, as it is written."""
@@ -330,7 +330,7 @@ class Engine:
         if emitted:
             accepted = answer.settle(work.draft, emitted)
             self._drafting.settle(answer, work.draft, emitted)
-            if work.draft.tokens:
+            if work.draft.tokens and work.draft.source is not Source.GRAMMAR:
                 self._log.record(work.draft, accepted, answer.stats.window)
         slot.length += len(work.tokens) + accepted
         if accepted < len(work.draft):

@@ -201,6 +201,10 @@ class PricedDrafter:
             self._pool.release(session.row)
             self.states[session.row, features.SCOPE] = self._pool.scope(session.row)
 
+    def forget(self) -> None:
+        """See `contracts.Drafter.forget`. What was learnt stays: it is no text."""
+        self._pool.forget()
+
     def propose(self, session: PricedSession, limit: int) -> Draft:
         """One session's draft."""
         _ASK(self._round_bytes, 0, session.row, limit)
