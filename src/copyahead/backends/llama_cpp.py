@@ -2,7 +2,7 @@
 
 One context holds all sequences in one unified KV cache, so that the ragged rows of many
 requests share one pass over the weights. Which settings give bit-identical logits whatever the
-number of rows is measured elsewhere (`copyahead.exactness`); here they are only obeyed.
+number of rows is measured elsewhere (`backends.probe`); here they are only obeyed.
 """
 
 from __future__ import annotations

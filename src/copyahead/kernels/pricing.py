@@ -12,7 +12,7 @@ from copyahead.kernels.compiled import compiled
 from copyahead.kernels.features import BREAKS_EXPECTED, BREAKS_SEEN, RATE_COST, RATE_TOKENS, Floats
 from copyahead.kernels.index import MAX_COPY
 
-# Prices: T(0..66), then the cheapest further row from 0..66 rows on, then what follows.
+# Prices: T(0..66), then the cheapest further row from 1..66 rows on, then what follows.
 MAX_ROWS = MAX_COPY + 2
 CHEAPEST = MAX_ROWS + 1
 FASTEST = 2 * CHEAPEST  # The largest n / T(n): no request can be faster.
