@@ -17,6 +17,7 @@ from copyahead.kernels import candidates, features, pricing
 from copyahead.policies import prior
 from copyahead.policies.priced import MAX_TENANTS, PricedDrafter, PricedSession, price_list
 from copyahead.policies.priced_knobs import PricedKnobs
+from copyahead.policies.training import follow
 from copyahead.step_cost import StepCost
 from copyahead.types import NO_DRAFT, Draft, Source
 from tests.naive import NaiveHistory, view_of
@@ -34,21 +35,6 @@ def drafter_of(
 def session_on(prompt: Sequence[int], **more: object) -> tuple[PricedSession, PricedDrafter]:
     drafter = drafter_of(**more)  # type: ignore[arg-type]
     return drafter.open(list(prompt), slot=0), drafter
-
-
-def follow(session: PricedSession, answer: Sequence[int], cost: StepCost = CHEAP) -> list[Draft]:
-    """Run rounds until the model has written `answer`; returns the drafts."""
-    drafts = []
-    at = 0
-    while at < len(answer):
-        draft = session.propose(min(64, len(answer) - at - 1))
-        kept = 0
-        while kept < len(draft) and draft.tokens[kept] == answer[at + kept]:
-            kept += 1
-        session.settle(draft, answer[at : at + kept + 1])
-        at += kept + 1
-        drafts.append(draft)
-    return drafts
 
 
 def words(count: int, seed: int = 0, vocab: int = VOCAB) -> list[int]:
@@ -130,7 +116,7 @@ def test_the_same_on_ten_thousand_texts_and_costs(seed: int, cost: StepCost) -> 
 def test_text_without_repeats_costs_what_plain_decoding_does(row_cost: float) -> None:
     cost = StepCost.linear(row_cost)
     session, _ = session_on([], cost=cost)
-    drafts = follow(session, words(4000), cost)
+    drafts = follow(session, words(4000))
     paid = sum(cost(1 + len(draft)) for draft in drafts)
     assert 4000 / paid >= 0.98
 
@@ -145,7 +131,7 @@ def test_a_request_in_debt_drafts_again_when_copies_hold() -> None:
         draft = session.propose(64)
         session.settle(draft, adversary.answer(draft))
     assert session.credit < 0
-    drafts = follow(session, words(200, 1), cost)
+    drafts = follow(session, words(200, 1))
     assert sum(len(draft) for draft in drafts[-60:]) > 60
     assert len(drafts) < 200
 
@@ -204,7 +190,7 @@ def speed(drafts: Sequence[Draft], num_tokens: int, cost: StepCost) -> float:
 def test_dear_rows_do_not_hold_back_a_copy_that_never_breaks() -> None:
     text = words(400)
     session, drafter = session_on([*text, 5, 6, 7], cost=DEAR)
-    assert speed(follow(session, text, DEAR), 400, DEAR) >= 0.9 * DEAR.limit()
+    assert speed(follow(session, text), 400, DEAR) >= 0.9 * DEAR.limit()
     rate = pricing.running_rate(drafter.models[0], drafter.owns[0], drafter.prices)
     assert 1 < rate <= DEAR.limit()
 
@@ -228,7 +214,7 @@ def test_copies_that_break_shorten_drafts_and_clean_ones_lengthen_them() -> None
     odds = []
     for answer in (clean, edited):
         session, drafter = session_on([*text, 5, 6, 7], cost=DEAR)
-        follow(session, answer, DEAR)
+        follow(session, answer)
         odds.append(pricing.break_odds(drafter.models[0]))
     assert pricing.LEAST_BREAKS <= odds[0] < 0.5 < 1 < odds[1]
 

@@ -17,6 +17,7 @@ from copyahead.kernels import candidates, features, index
 from copyahead.loading import make_engine
 from copyahead.policies import parse_policy
 from copyahead.policies.priced import PricedDrafter
+from copyahead.policies.training import follow
 from copyahead.shared import SharedStore
 from copyahead.stats import CopyLog
 from copyahead.step_cost import StepCost
@@ -50,16 +51,7 @@ def store_of(drafter: Drafter) -> SharedStore:
 def write(drafter: Drafter, prompt: list[int], answer: list[int], tenant: str = "a") -> list[Draft]:
     """A request in row 0 that writes `answer`; returns what was drafted for it."""
     session = drafter.open(prompt, slot=0, tenant=tenant)
-    drafts, at = [], 0
-    while at < len(answer):
-        draft = session.propose(64)
-        kept = 0
-        while kept < len(draft) and answer[at : at + kept + 1][-1:] == [draft.tokens[kept]]:
-            kept += 1
-        kept = min(kept, len(answer) - at)
-        drafts.append(draft)
-        session.settle(draft, answer[at : at + kept + 1])
-        at += kept + 1
+    drafts = follow(session, answer)
     session.close()
     return drafts
 

@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from copyahead.acceptance import num_accepted
 from copyahead.contracts import DraftSession, LengthPolicy, Load, Query
 from copyahead.history import HistoryPool, Tokens
 from copyahead.types import NO_DRAFT, Draft, Token
 
 PolicyFactory = Callable[[Load], LengthPolicy]
 """Makes a request's own policy; it may read the load whenever it is asked."""
-
-
-def common_prefix(draft: Sequence[Token], emitted: Sequence[Token]) -> int:
-    """How many drafted tokens were accepted."""
-    count = 0
-    for drafted, kept in zip(draft, emitted, strict=False):
-        if drafted != kept:
-            break
-        count += 1
-    return count
 
 
 class LookupSession:
@@ -75,7 +66,7 @@ class LookupSession:
         pool.extend(row, emitted)
         continues = position >= 0 and pool.follows(row, position, start)
         self._following = position + len(emitted) if continues else -1
-        accepted = common_prefix(draft.tokens, emitted) if num_draft_tokens else 0
+        accepted = num_accepted(draft.tokens, emitted) if num_draft_tokens else 0
         self.policy.settle(num_draft_tokens, accepted, continues)
 
     def truncate(self, length: int) -> None:

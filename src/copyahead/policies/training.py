@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from copyahead.acceptance import num_accepted
+from copyahead.config import MAX_DRAFT_TOKENS
+from copyahead.contracts import DraftSession
 from copyahead.history import HistoryPool
 from copyahead.kernels import features, fitting
 from copyahead.kernels.voting import new_scratch
 from copyahead.policies.priced import PricedDrafter
 from copyahead.policies.prior import FORMAT, SHAPES
 from copyahead.step_cost import StepCost
+from copyahead.types import Draft, Token
 
 Text = npt.NDArray[np.int32]
 Model = npt.NDArray[np.float64]
@@ -106,16 +110,16 @@ def learn_online(model: Model, examples: Iterable[Example], pool: HistoryPool) -
     return learnt
 
 
-def follow(session: Any, answer: Sequence[int]) -> None:
-    """Let a session draft against an answer."""
-    at = 0
+def follow(session: DraftSession, answer: Sequence[Token]) -> list[Draft]:
+    """Run rounds until `answer` is written, as if a model wrote it; returns their drafts."""
+    drafts, at = [], 0
     while at < len(answer):
-        draft = session.propose(min(64, len(answer) - at - 1))
-        kept = 0
-        while kept < len(draft) and draft.tokens[kept] == answer[at + kept]:
-            kept += 1
+        draft = session.propose(min(MAX_DRAFT_TOKENS, len(answer) - at - 1))
+        kept = num_accepted(draft.tokens, answer[at:])
         session.settle(draft, answer[at : at + kept + 1])
         at += kept + 1
+        drafts.append(draft)
+    return drafts
 
 
 def document_of(model: Model, note: str) -> dict[str, Any]:
