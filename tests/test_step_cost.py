@@ -53,9 +53,25 @@ def test_rows_that_become_dear_change_the_curve_and_one_slow_pass_does_not() -> 
 def test_nothing_changes_before_there_is_enough_to_go_by() -> None:
     start = StepCost.linear(0.1)
     meter = StepCostMeter(start)
-    for rows in range(1, 33):
+    for rows in (1, 2, 3, 4, 5, 6, 9, 10, 17, 18, 33, 34, 65, 66):
         meter.observe(rows, 1.0)
+    for _ in range(StepCostMeter.EVERY):
+        meter.observe(1000, 1.0)
     assert meter.cost is start
+
+
+def test_lengths_that_seldom_come_again_are_taken_together() -> None:
+    meter = StepCostMeter(StepCost.linear(0.6))
+    cheaper = StepCost.linear(0.4)
+    lengths = (5, 6, 7, 8, 10, 13, 15, 20, 25, 31, 40, 50, 61)
+    for rows in lengths:
+        for _ in range(2):
+            meter.observe(1, 0.01)
+        meter.observe(rows, 0.01 * cheaper(rows))
+    for rows in (6, 13, 25, 50):
+        assert meter.cost(rows) == pytest.approx(cheaper(rows), rel=0.03)
+    # What 2 rows cost was not seen: it lies between.
+    assert 1.4 < meter.cost(2) < 1.6
 
 
 def test_old_times_no_longer_count() -> None:

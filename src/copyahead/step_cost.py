@@ -77,16 +77,18 @@ class StepCost:
 class StepCostMeter:
     """Keeps a step cost current from the passes that are run anyway.
 
-    For each number of rows the last few times are kept, in units of what the first measurement
-    foretells; their median corrects the curve there, and between such points the correction is
-    interpolated. So a long context, where rows cost more, or a machine under load, changes the
-    curve; one slow pass does not. Times that are long past no longer count.
+    Passes are sorted by their rows: 1, 2, 3 to 4, 5 to 8, and so on, since a policy that knows its
+    trade seldom asks for the same length again. Of each sort the last few times are kept, in units
+    of what the first measurement foretells for as many rows; their median corrects the curve
+    around their median rows, and in between the correction is interpolated. So a short context,
+    where rows cost less, or a machine under load, changes the curve; one slow pass does not. Times
+    that are long past no longer count.
     """
 
     KEPT = 9
-    """Times kept for each number of rows."""
+    """Times kept of each sort."""
     FEWEST = 3
-    """Times needed before a number of rows is corrected."""
+    """Times of one sort needed before they correct anything."""
     LIFE = 1024
     """Passes after which a time no longer counts."""
     EVERY = 32
@@ -97,25 +99,28 @@ class StepCostMeter:
         self.cost = measured
         """The curve as it stands; a new object whenever it has changed."""
         self._measured = measured.curve(max_rows)
-        self._times: dict[int, deque[tuple[int, float]]] = {}
+        # By sort: when, how many rows, and the time against what was foretold.
+        self._times: dict[int, deque[tuple[int, int, float]]] = {}
         self._num_passes = 0
 
     def observe(self, rows: int, seconds: float) -> None:
         """Note a pass over `rows` (>= 1) rows that took `seconds` (> 0)."""
         self._num_passes += 1
         if rows < len(self._measured):
-            times = self._times.setdefault(rows, deque(maxlen=self.KEPT))
-            times.append((self._num_passes, seconds / float(self._measured[rows])))
+            sort = (rows - 1).bit_length()
+            times = self._times.setdefault(sort, deque(maxlen=self.KEPT))
+            times.append((self._num_passes, rows, seconds / float(self._measured[rows])))
         if self._num_passes % self.EVERY == 0:
             self._update()
 
     def _update(self) -> None:
         oldest = self._num_passes - self.LIFE
-        medians = {}
-        for rows, times in self._times.items():
-            recent = [ratio for when, ratio in times if when > oldest]
+        medians: dict[float, float] = {}
+        for times in self._times.values():
+            recent = [(rows, ratio) for when, rows, ratio in times if when > oldest]
             if len(recent) >= self.FEWEST:
-                medians[rows] = statistics.median(recent)
+                around = statistics.median(rows for rows, _ in recent)
+                medians[around] = statistics.median(ratio for _, ratio in recent)
         if not medians:
             return
         known = sorted(medians)
