@@ -150,6 +150,25 @@ def test_arguments_that_are_no_object_are_not_lost(client: anthropic.Anthropic) 
     assert answer.content[0].input == {"arguments": "[1, 2}"}
 
 
+@pytest.mark.parametrize("depth", [500, 970, 1400])
+def test_arguments_that_are_nested_too_deeply_are_a_text(depth: int) -> None:
+    brackets = '{"a": ' + "[" * depth
+    said_it = {"content": "say:" + CALL % ("look", brackets + "]" * depth + "}"), "role": "user"}
+    body: dict[str, Any] = {"model": "m", "max_tokens": 6000, "messages": [said_it], "tools": TOOLS}
+    with running(toy_backend(context_size=16384)) as server:
+        (block,) = httpx.post(f"{server.api}/messages", json=body).json()["content"]
+        assert block["input"]["arguments"].startswith(brackets)
+        events = events_of(server, **body)
+    assert [event["type"] for event in events[-2:]] == ["message_delta", "message_stop"]
+
+
+def test_halves_of_surrogate_pairs_are_question_marks(client: anthropic.Anthropic) -> None:
+    text = CALL % ("look", r'{"a": ["\ud83d", "\ud83d\ude00"]}')
+    (block,) = client.messages.create(**said(text, tools=TOOLS)).content
+    assert block.type == "tool_use"
+    assert block.input == {"a": ["?", "😀"]}
+
+
 @pytest.mark.parametrize(
     ("stops", "text", "reason", "sequence"),
     [

@@ -12,6 +12,7 @@ from copyahead.server.templates import CHATML, ChatTemplate, TemplateError
 from copyahead.server.tool_formats import HERMES, JSON, JSON_LIST, LLAMA
 from copyahead.server.tools import check_tools
 from copyahead.testing import FakeBackend
+from tests.test_server_tags import CODER
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
@@ -142,6 +143,14 @@ def test_native_tools() -> None:
 def test_arguments_that_are_no_object_stay_text() -> None:
     text = ChatTemplate(QWEN).render([user("x"), calling(("c", "look", '{"a'))])
     assert '"arguments": "{\\"a"' in text
+
+
+@pytest.mark.parametrize("source", [QWEN, PLAIN, CODER])
+@pytest.mark.parametrize("depth", [500, 970, 3000])
+def test_arguments_that_are_nested_too_deeply_stay_text(source: str, depth: int) -> None:
+    deep = '{"a": ' + "[" * depth + "]" * depth + "}"
+    text = ChatTemplate(source).render([user("go"), calling(("c1", "look", deep))], TOOLS)
+    assert "[" * depth in text
 
 
 def test_one_call_a_message_where_the_template_takes_no_more() -> None:

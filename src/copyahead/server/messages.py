@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from copyahead.errors import CopyaheadError
 from copyahead.server.answers import json_response, make_request
 from copyahead.server.errors import MESSAGES_PATH, ApiError, api_error
 from copyahead.server.generation import Generation
+from copyahead.server.json_text import parsed
 from copyahead.server.messages_input import (
     FIELD_NAMES,
     Conversation,
@@ -137,10 +137,7 @@ def _block(section: Section) -> dict[str, Any]:
 
 def _input(arguments: str) -> dict[str, Any]:
     """The object that a call's arguments are; under `arguments`, as text, what is none."""
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        value = None
+    value = parsed(arguments)
     return value if isinstance(value, dict) else {"arguments": arguments}
 
 

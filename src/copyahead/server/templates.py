@@ -26,6 +26,7 @@ from copyahead.server.conversation import (
     single_calls,
     with_system,
 )
+from copyahead.server.json_text import parsed
 from copyahead.server.reasoning import markers_of
 from copyahead.server.template_habits import in_parts, try_out
 from copyahead.server.tool_formats import HERMES, ToolFormat, format_of
@@ -213,10 +214,7 @@ def _as_taken(
 def _object(arguments: str, named: bool) -> Any:
     """The object that a JSON text stands for. Where it stands for none: the text, or, where all
     has to be `named`, an object with it."""
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        value = None
+    value = parsed(arguments)
     if isinstance(value, dict):
         return value
     return {"arguments": arguments} if named else arguments

@@ -10,6 +10,7 @@ import msgspec
 
 from copyahead.engine.grammar import WHITESPACE
 from copyahead.server.call_reader import CallReader
+from copyahead.server.json_text import parsed
 from copyahead.server.tag_reader import TagReader, Tags
 from copyahead.server.tag_values import as_text, is_text, kinds_of
 from copyahead.server.tool_parser import CallSyntax, ToolParser, new_call_id
@@ -108,10 +109,7 @@ class TagFormat(ToolFormat, frozen=True, kw_only=True):
     def write_one(self, name: str, arguments: str) -> str:
         """Arguments that are no object are one named `arguments`."""
         tags = self.tags
-        try:
-            values = json.loads(arguments)
-        except ValueError:
-            values = None
+        values = parsed(arguments)
         if not isinstance(values, dict):
             values = {"arguments": arguments}
         texts = [

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from copyahead.errors import RequestError
+from copyahead.server.json_text import MAX_DEPTH, is_shallow
 from copyahead.server.reasoning import ReasoningMarkers
 from copyahead.server.tool_formats import HERMES, ToolFormat, lark_text
 
@@ -17,8 +18,6 @@ Json = dict[str, Any]
 
 MAX_CALLS = 16
 """Most calls in one answer that a grammar asks for."""
-MAX_DEPTH = 100
-"""Deepest nesting of a schema."""
 
 
 def check_tools(tools: Sequence[Any] | None, field: str = "tools") -> list[Json]:
@@ -49,7 +48,7 @@ def _checked(function: Mapping[str, Any], where: str) -> Json:
         raise RequestError(f"{where}.name must be 1 to 128 printable characters", field=where)
     if parameters is not None and not isinstance(parameters, Mapping):
         raise RequestError(f"{where}.parameters must be a JSON schema object", field=where)
-    if not _is_shallow(parameters):
+    if not is_shallow(parameters):
         raise RequestError(
             f"{where}.parameters is nested more than {MAX_DEPTH} deep: make it flatter", where
         )
@@ -61,14 +60,6 @@ def _checked(function: Mapping[str, Any], where: str) -> Json:
         "type": "function",
         "function": {"name": name, "description": description or "", "parameters": schema},
     }
-
-
-def _is_shallow(value: Any, limit: int = MAX_DEPTH) -> bool:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if not isinstance(value, list):
-        return True
-    return limit > 0 and all(_is_shallow(inner, limit - 1) for inner in value)
 
 
 def tool_names(tools: Sequence[Json] | None) -> list[str]:
