@@ -128,6 +128,17 @@ def read_calls(message: Any) -> list[tuple[str, Any]]:
     return [(c.function.name, json.loads(c.function.arguments)) for c in message.tool_calls or []]
 
 
+def test_halves_of_surrogate_pairs_in_arguments_are_question_marks(server: Running) -> None:
+    body = {"messages": said(CALL % ("look", r'"\ud83d\ud83d\ude00"')), "tools": TOOLS}
+    whole = httpx.post(f"{server.api}/chat/completions", json=body).json()
+    (call,) = whole["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["arguments"] == "?😀"
+    frames = raw_frames(server, {**body, "stream": True})
+    deltas = [frame["choices"][0]["delta"] for frame in frames]
+    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    assert "".join(call["function"]["arguments"] for call in calls) == "?😀"
+
+
 def test_the_first_delta_of_a_call_names_it_and_has_no_arguments(server: Running) -> None:
     body = {"messages": said(CALL % ("look", '{"a": 1}')), "tools": TOOLS, "stream": True}
     deltas = [

@@ -280,6 +280,26 @@ def test_a_wrong_request_is_refused_by_name(
         assert error["code"] == "context_length_exceeded"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("user", '"\\ud800"'),
+        ("metadata", '{"\\udc00": 1}'),
+        ("text", '{"verbosity": "\\ud800"}'),
+        ("metadata", '{"a": ' + "[" * 500 + "]" * 500 + "}"),
+    ],
+)
+def test_what_a_response_could_not_repeat_is_refused_by_name(
+    server: Running, stream: bool, field: str, value: str
+) -> None:
+    body = f'{{"input": "say:a", "stream": {json.dumps(stream)}, "{field}": {value}}}'
+    headers = {"content-type": "application/json"}
+    answer = httpx.post(f"{server.api}/responses", content=body, headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == field
+
+
 @pytest.mark.parametrize(
     ("stop", "text"), [(None, "abcd"), ([], "abcd"), ("c", "ab"), (["d"], "abc")]
 )

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from copyahead.server.json_text import well_formed
 from copyahead.server.reasoning import ReasoningSplitter
 from copyahead.server.tool_parser import Event, TextDelta, ToolCallDelta, ToolCallStart
 
@@ -94,10 +95,10 @@ class Reply:
                     continue
                 if isinstance(event, ToolCallStart):
                     # An escape in its JSON may stand for half of a surrogate pair.
-                    name = event.name.encode("utf-8", "replace").decode()
-                    event = ToolCallStart(event.index, event.id, name)
+                    event = ToolCallStart(event.index, event.id, well_formed(event.name))
                     self.calls.append(Call(event.id, event.name))
                 else:
+                    event = ToolCallDelta(event.index, well_formed(event.arguments))
                     self.calls[event.index].arguments += event.arguments
             elif isinstance(event, ReasoningDelta):
                 self.reasoning += event.text

@@ -10,10 +10,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from pydantic import Field
 
 from copyahead.server.conversation import text_of
 from copyahead.server.errors import ApiError
+from copyahead.server.json_text import MAX_DEPTH, is_shallow
 from copyahead.server.wire import RENAMES, CommonFields, JsonSchema, ResponseFormat, Wire
 
 FIELD_NAMES = {
@@ -81,8 +83,26 @@ class ResponsesRequest(CommonFields):
             raise _refusal("top_logprobs", "use /v1/chat/completions for log-probabilities")
         if self.n not in (None, 1):
             raise _refusal("n", "a response is one answer")
+        for name in _ECHOED:
+            _check_echo(name, self.model_dump(include={name}))
         if not self.input:
             raise ApiError("input is empty: give a text or items", param="input", code="empty")
+
+
+_ECHOED = ("instructions", "metadata", "reasoning", "text", "tool_choice", "tools", "user")
+"""Fields that a response repeats."""
+
+
+def _check_echo(name: str, value: Any) -> None:
+    """Raise ApiError for a field that cannot be written as JSON."""
+    try:
+        if is_shallow(value, 2 * MAX_DEPTH):
+            msgspec.json.encode(value)
+            return
+        fault = "is nested too deeply: make it flatter"
+    except UnicodeEncodeError:
+        fault = "is not valid Unicode: it holds half of a surrogate pair"
+    raise ApiError(f"{name} {fault}", param=name, code="invalid_value")
 
 
 def _refusal(name: str, reason: str) -> ApiError:
