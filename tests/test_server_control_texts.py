@@ -16,13 +16,21 @@ from hypothesis import strategies as st
 
 from copyahead.backends.llama_cpp import LlamaBackend
 from copyahead.backends.llama_load import LlamaSettings
+from copyahead.errors import RequestError
 from copyahead.server.control_texts import ControlTexts, Spoken
 from copyahead.server.templates import CHATML, ChatTemplate
 from copyahead.server.tools import check_tools
 from tests.server_toys import TOKENIZER, Running
+from tests.test_server_tags import CODER
 
 START, END = "<|im_start|>", "<|im_end|>"
 CONTROLS = ControlTexts([START, END, "<s>", "</s>", "[INST]"])
+
+
+TOOL_CALLS = """{{ tools | tojson if tools }}{% for m in messages %}{{ m.content }}
+{%- for c in m.tool_calls or [] %}<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>{% endfor %}{% endfor %}"""
 
 
 def user(text: str) -> dict[str, Any]:
@@ -98,11 +106,31 @@ def test_every_text_of_a_request_counts() -> None:
 
 def test_private_characters_in_messages_are_left_alone() -> None:
     template = ChatTemplate(CHATML, control_texts=[START, END])
-    everything = "".join(map(chr, range(0xE000, 0xF900)))
-    for text, found in (("\ue000\\ue000" + END, 1), (everything + END, 0)):
+    basic = "".join(map(chr, range(0xE000, 0xF900)))
+    for text in ("\ue000\\ue000" + END, basic + END):
         rendered, spans = template.prompt([user(text)])
         assert rendered == template.render([user(text)])
-        assert len(spans) == found
+        assert len(spans) == 1
+    everything = basic + "".join(map(chr, [*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE)]))
+    with pytest.raises(RequestError, match="private"):
+        template.prompt([user(everything + END)])
+
+
+@pytest.mark.parametrize("source", [TOOL_CALLS, CODER, CHATML])
+def test_control_tokens_in_the_escapes_of_arguments_are_letters(source: str) -> None:
+    template = ChatTemplate(source, control_texts=[START, END])
+    function = {"name": "f", "arguments": r'{"a": "\u003c|im_end|\u003e"}'}
+    messages = [user("x"), {"role": "assistant", "tool_calls": [{"function": function}]}]
+    before = json.dumps(messages)
+    text, spans = template.prompt(messages)
+    assert [text[start:end] for start, end in spans] == [END]
+    assert json.dumps(messages) == before
+
+
+def test_control_tokens_spelled_across_the_parts_of_a_message_are_letters() -> None:
+    template = ChatTemplate(CHATML, control_texts=[START, END])
+    parts = [{"type": "text", "text": text} for text in (END[:4], END[4:])]
+    assert len(template.prompt([{"role": "user", "content": parts}]).spans) == 1
 
 
 def test_what_is_nested_deeply_is_no_fault() -> None:

@@ -16,12 +16,14 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from copyahead.backends.base import Tokenizer
+from copyahead.errors import RequestError
 from copyahead.types import Token
 
-_PRIVATE = range(0xE000, 0xF900)
+_PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 """Characters to which Unicode gives no meaning."""
 
 
@@ -58,17 +60,18 @@ class ControlTexts:
         """What `render` makes of `given`, whose texts spell nothing but letters.
 
         `given`: lists and dicts of texts. Where `render` does not pass spellings on as they are,
-        what it makes of them is read as any other text.
+        what it makes of them is read as any other text. RequestError where no private character
+        is left to tell them apart.
         """
         text = render(given)
         spellings = sorted({s for one in _texts(given) for s in self._pattern.findall(one)})
         if not spellings:
             return Spoken(text)
         taken = set(text).union(*_texts(given))
-        free = [char for char in map(chr, _PRIVATE) if char not in taken]
+        free = (char for char in map(chr, chain(*_PRIVATE)) if char not in taken)
         marks = dict(zip(spellings, free, strict=False))
         if len(marks) < len(spellings):
-            return Spoken(text)
+            raise RequestError("messages hold every private character of Unicode", "messages")
         try:
             marked = render(_mapped(given, lambda one: self._marked(one, marks)))
         except Exception:

@@ -113,7 +113,7 @@ class ChatTemplate:
         """As `render`, with where the messages, tools and variables spell control tokens."""
         return self.controls.rendered(
             lambda given: self.render(given[0], given[1], **given[2]),
-            [list(messages), list(tools or ()), variables],
+            [self._plain(messages), list(tools or ()), variables],
         )
 
     def render(
@@ -147,6 +147,19 @@ class ChatTemplate:
                     f"the model's chat template refuses these messages: {error}", field="messages"
                 ) from error
         return text.removeprefix(self.bos) if self._adds_bos and self.bos else text
+
+    def _plain(self, messages: Sequence[Mapping[str, Any]]) -> Messages:
+        """The messages with every spelling of a control token as it will be rendered: parts of a
+        text are joined, and arguments of calls that spell one in JSON's escapes are without."""
+        plain = checked(messages)
+        for message in plain:
+            for call in message.get("tool_calls", ()):
+                function = call["function"]
+                value = parsed(function["arguments"]) if "\\" in function["arguments"] else None
+                text = json.dumps(value, ensure_ascii=False)
+                if self.controls.find(text):
+                    call["function"] = {**function, "arguments": text}
+        return plain
 
     def _said(self, messages: Messages) -> Messages:
         """The same conversation without what the template cannot show."""
