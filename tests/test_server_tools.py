@@ -456,6 +456,22 @@ def test_a_wrong_tool_is_refused(tools: list[Any], field: str) -> None:
     assert field in str(caught.value)
 
 
+def test_many_names_are_compared_only_where_they_may_be_the_same() -> None:
+    compared = []
+
+    class Name(str):
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    names = [Name(number) for number in range(500)]
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    assert tool_names(check_tools(tools)) == names
+    assert len(compared) < 10 * len(names)
+
+
 def test_the_form_is_read_off_the_template() -> None:
     assert format_of("... <tool_call>\n{...}") is HERMES
     assert format_of("{{ '[TOOL_CALLS] [' }}") is JSON_LIST

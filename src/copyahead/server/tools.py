@@ -6,6 +6,7 @@ How a model writes calls is `tool_formats`' work, and how they are found `tool_p
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,8 +36,8 @@ def check_tools(tools: Sequence[Any] | None, field: str = "tools") -> list[Json]
         if not isinstance(function, Mapping):
             raise RequestError(f"{where}.function must be an object with a name", field=where)
         checked.append(_checked(function, f"{where}.function"))
-    names = tool_names(checked)
-    twice = next((name for name in names if names.count(name) > 1), None)
+    counts = Counter(tool_names(checked))
+    twice = next((name for name, count in counts.items() if count > 1), None)
     if twice is not None:
         raise RequestError(f"{field} names {twice!r} twice: give each tool its own name", field)
     return checked
