@@ -30,6 +30,7 @@ def answer(*lines: str) -> str:
     return "\n".join(lines)
 
 
+INNER = 'x = """</function>\n</tool_call>"""\n</function>\n</tool_call>\n\n</parameter>. Done'
 FUNCTIONS: list[tuple[str, Found]] = [
     (
         answer(
@@ -82,6 +83,19 @@ FUNCTIONS: list[tuple[str, Found]] = [
     (
         "<tool_call>\n<function=edit>\n<parameter=line>\n4\n</function>\n</tool_call>then",
         ("then", [("edit", '{"line": 4}')]),
+    ),
+    (
+        "<tool_call>\n<function=edit>\n<parameter=path>\na\n</function>\n</tool_call>\n\n",
+        ("", [("edit", '{"path": "a"}')]),
+    ),
+    # Both of them inside a value.
+    (
+        FUNCTION_TAGS.write([("edit", json.dumps({"path": INNER, "line": 4}))]),
+        ("", [("edit", json.dumps({"path": INNER, "line": 4}))]),
+    ),
+    (
+        FUNCTION_TAGS.write([("list", json.dumps({"of": [INNER]}))]),
+        ("", [("list", json.dumps({"of": [INNER]}))]),
     ),
     # Unfinished: what there is of the arguments is passed on.
     ("<tool_call>\n<function=edit>\n<parameter=pa", ("", [("edit", "{")])),
@@ -244,6 +258,7 @@ def test_a_long_text_that_looks_like_calls_takes_linear_time() -> None:
         text *= 5_000
         assert told([text], FUNCTION_TAGS, TOOLS) == (text, [])
     value = "\n</parameter>\n" * 5_000 + "</parameter>" + " " * 200_000
+    value += INNER * 5_000 + "\n</function>\n</tool_call>" + " " * 200_000 + "."
     written = FUNCTION_TAGS.write([("edit", json.dumps({"path": value}))])
     ((_, arguments),) = told([written], FUNCTION_TAGS, TOOLS)[1]
     assert json.loads(arguments) == {"path": value}

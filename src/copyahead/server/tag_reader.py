@@ -5,7 +5,8 @@ is the JSON text of the arguments, as from a model that writes JSON: a value tha
 passed on while it is written, any other when it is whole.
 
 A value may hold tags itself: it ends only where its closing tag is followed by the next argument
-or by the end of the call.
+or by the end of the call. Where its own closing tag is missing, the end of a call ends it if nothing
+comes after that.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from copyahead.server.tag_values import Kinds, as_json, is_text, kinds_of
 
 _MAX_SPACE = 64
 """White space between two closing tags; it bounds what is held back of a value."""
+
+_WITHOUT_TAGS = frozenset({"number", "boolean", "null"})
+"""Kinds of values that hold no tags."""
 
 
 class Tags(msgspec.Struct, frozen=True):
@@ -70,6 +74,7 @@ class TagReader:
         self._closers = _closers(tags, end)
         self._held = ""
         self._word: list[str] = []
+        self._space: list[str] = []
         self._state: Callable[[str], bool] = self._before_name if tags.opener else self._name
 
     def feed(self, char: str) -> bool:
@@ -84,6 +89,9 @@ class TagReader:
 
     def finish(self) -> None:
         """Put what is held of a value that has no end into `arguments`."""
+        if self._state == self._perhaps_closed:
+            self._close_value()
+            self._close()
         if self._state != self._value:
             return
         closing = self._closers[0][0]
@@ -192,9 +200,26 @@ class TagReader:
             for each in held[1:]:
                 self._value(each)
         elif found:
-            self._held = ""
-            self._close_value()
-            self._follow(found)
+            has_tag = self._held.lstrip("\n").startswith(self._closers[0][0])
+            if has_tag or (self._kinds and self._kinds <= _WITHOUT_TAGS):
+                self._held = ""
+                self._close_value()
+                self._follow(found)
+            else:
+                self._state = self._perhaps_closed
+        return True
+
+    def _perhaps_closed(self, char: str) -> bool:
+        """After what ends a call in a value without its closing tag: the end if nothing follows."""
+        if char in SPACE:
+            self._space.append(char)
+            return True
+        held, rest = self._held, [*self._space, char]
+        self._held, self._space, self._state = "", [], self._value
+        for each in held:
+            self._say(each)
+        for each in rest:
+            self._value(each)
         return True
 
     def _ending(self, held: str) -> str | None:
