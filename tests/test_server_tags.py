@@ -109,9 +109,19 @@ FUNCTIONS: list[tuple[str, Found]] = [
         ("", [("edit", '{"path": "a"')]),
     ),
     # What is no argument ends the call, and is text.
-    ("<tool_call><function=now>\n<b> it is", ("<b> it is", [("now", "{}")])),
     ("<function=now><parameter=a\nb>", ("<parameter=a\nb>", [("now", "{}")])),
     # What only looks like a call.
+    ("<tool_call><function=now>\n<b> it is", ("<tool_call><function=now>\n<b> it is", [])),
+    ("Write `<function=now>` and then", ("Write `<function=now>` and then", [])),
+    (
+        '<tool_call>\n<function=now>\n{"a": 1}\n</function>\n</tool_call>',
+        ('<tool_call>\n<function=now>\n{"a": 1}\n</function>\n</tool_call>', []),
+    ),
+    (
+        "<function=now> is <function=now><tool_call><function=now></function></tool_call>",
+        ("<function=now> is <function=now>", [("now", "{}")]),
+    ),
+    ("<tool_call>\n<function=now>\n", ("<tool_call>\n<function=now>\n", [])),
     ("<tool_call>\n<function=", ("<tool_call>\n<function=", [])),
     ("<tool_call>\n{}</tool_call>", ("<tool_call>\n{}</tool_call>", [])),
     ("<function=other></function> <<function", ("<function=other></function> <<function", [])),
@@ -134,7 +144,7 @@ ARGUMENTS: list[tuple[str, Found]] = [
     ("<tool_call>now", ("<tool_call>now", [])),
     ("<tool_call> begins a call\n", ("<tool_call> begins a call\n", [])),
     ("<tool_call>now</tool_call> ok", (" ok", [("now", "{}")])),
-    ("<tool_call>now\nis", ("is", [("now", "{}")])),
+    ("<tool_call>now\nis", ("<tool_call>now\nis", [])),
     ("<tool_call>now\n<arg_key>a</arg_key> b</tool_call>", ("", [("now", '{"a": "b</tool_call>')])),
 ]  # fmt: skip
 
@@ -240,11 +250,12 @@ def test_what_a_value_is_by_its_schema(schema: Any, text: str, value: Any) -> No
 
 def test_a_text_is_passed_on_while_it_is_written_and_other_values_when_they_are_whole() -> None:
     parser = FUNCTION_TAGS.parser(TOOLS)
-    start, delta = parser.push("<tool_call>\n<function=edit>")
+    assert parser.push("<tool_call>\n<function=edit>\n") == []
+    start, delta = parser.push("<parameter=")
     assert isinstance(start, ToolCallStart)
     assert start.name == "edit"
     assert delta == ToolCallDelta(0, "{")
-    assert parser.push("\n<parameter=path>\nsrc/") == [ToolCallDelta(0, '"path": "src/')]
+    assert parser.push("path>\nsrc/") == [ToolCallDelta(0, '"path": "src/')]
     assert parser.push("a.py\n") == [ToolCallDelta(0, "a.py")]
     assert parser.push("</parameter>\n<parameter=line>\n1") == [ToolCallDelta(0, '", "line": ')]
     assert parser.push("2") == []

@@ -5,8 +5,8 @@ is the JSON text of the arguments, as from a model that writes JSON: a value tha
 passed on while it is written, any other when it is whole.
 
 A value may hold tags itself: it ends only where its closing tag is followed by the next argument
-or by the end of the call. Where its own closing tag is missing, the end of a call ends it if nothing
-comes after that.
+or by the end of the call. Where its own closing tag is missing, the end of a call ends it if there is
+nothing after that.
 """
 
 from __future__ import annotations
@@ -79,11 +79,12 @@ class TagReader:
 
     def feed(self, char: str) -> bool:
         """Take a character; False when the text so far plus `char` is not a call, or when a call
-        that was announced has ended before `leftover` and `char`."""
+        that was announced has ended. `leftover` and `char` may begin something else."""
         if self._state(char):
             return True
-        if self.started:
+        if self.started or self._state == self._between:
             self.leftover, self._held = self._held, ""
+        if self.started:
             self._close()
         return False
 
@@ -134,14 +135,15 @@ class TagReader:
     def _named(self, name: str, rest: str) -> bool:
         if not name or (self._strict and name not in self._schemas):
             return False
-        self.name, self.started, self._state = name, True, self._between
+        self.name, self._state = name, self._between
         self.arguments.append("{")
         return not rest or self._between(rest)
 
     def _between(self, char: str) -> bool:
-        """Before the next argument, or the end."""
+        """Before the next argument, or the end. The first of these says that it is a call."""
         found = self._literal(char, self._closers[0][1])
         if found:
+            self.started = True
             self._follow(found)
         return found is not None
 

@@ -63,7 +63,7 @@ class Reader(Protocol):
     arguments: list[str]
     """Pieces of the JSON text of its arguments; whoever passes them on empties it."""
     leftover: str
-    """After a refusal, where the call was announced: what it had read and is not part of it."""
+    """After a refusal: the last that it had read, where that is not part of what came before."""
 
     @property
     def can_be_cut(self) -> bool:
@@ -230,7 +230,7 @@ class ToolParser:
         self._held = ""
         if not self._reader.started:
             self._state = self._text
-            self._say("".join(self._raw) + rest)
+            self._say("".join(self._raw).removesuffix(self._reader.leftover) + rest)
             return
         self._reader.finish()
         self._reader.arguments.append(rest)
