@@ -208,6 +208,23 @@ def test_an_answer_follows_a_json_schema(client: openai.OpenAI) -> None:
     assert answer.choices[0].finish_reason == "stop"
 
 
+@pytest.mark.parametrize("thinking", ["", "<think>"])
+def test_tools_may_be_called_where_the_answer_has_a_schema(thinking: str) -> None:
+    schema = {"type": "object", "properties": {"a": {}}, "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
+    before = "#" * len(TOKENIZER.encode(thinking)) + "hm</think>\n\n" if thinking else ""
+    call = CALL % ("look", '{"a": 1}')
+    cases: Any = [(call, [("look", {"a": 1})], None), ('{"a": 2}', [], '{"a": 2}')]
+    with running(template=toy_template(thinking)) as server:
+        for text, calls, content in cases:
+            body = {"messages": said(before + text), "response_format": form, "tools": TOOLS}
+            answer = httpx.post(f"{server.api}/chat/completions", json={**body, "temperature": 0})
+            message = answer.json()["choices"][0]["message"]
+            found = [call["function"] for call in message.get("tool_calls", ())]
+            assert [(f["name"], json.loads(f["arguments"])) for f in found] == calls
+            assert message["content"] == content
+
+
 def test_a_schema_that_does_not_compile_is_refused_before_any_work(client: openai.OpenAI) -> None:
     wrong: Any = ({"type": "nonsense"}, {"type": "string", "pattern": "("})
     for schema in wrong:

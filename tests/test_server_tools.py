@@ -401,6 +401,40 @@ def test_a_grammar_leaves_room_to_think() -> None:
     assert not allows(opened, call)
 
 
+OPEN = {"type": "object", "properties": {"name": {"type": "string"}}}
+CLOSED = {**OPEN, "additionalProperties": False}
+
+
+@pytest.mark.parametrize("schema", [OPEN, {"type": "array", "items": CLOSED}, {"enum": ["{", 3]}])
+@pytest.mark.parametrize("form", [*FORMS, *TAGGED])
+def test_a_grammar_allows_calls_or_an_answer_by_a_schema(form: ToolFormat, schema: Any) -> None:
+    grammar = grammar_for(TOOLS, "auto", form, answer=schema)
+    one = grammar_for(TOOLS, "auto", form, answer=schema, parallel=False)
+    both = form.write([("now", '{"a": "1"}'), ("read", "{}")])
+    assert allows(grammar, both)
+    assert not allows(one, both)
+    assert allows(one, form.write([NOW]))
+    assert not allows(grammar, form.write([("other", "{}")]) + " ")
+    values: dict[str, list[Any]] = {
+        "object": [{}, {"name": "now"}, {"x": [1]}],
+        "array": [[], [{"name": "b"}, {}]],
+    }
+    for value in values.get(schema.get("type", ""), ["{", 3]):
+        assert allows(grammar, json.dumps(value))
+        assert not allows(grammar, json.dumps(value) + form.write([NOW]))
+
+
+@pytest.mark.parametrize("schema", [True, False, {"type": "object"}])
+def test_white_space_of_an_answer_after_thinking_is_bounded(schema: Any) -> None:
+    grammar = grammar_for((), None, HERMES, thinking=THINK, opened=True, answer=schema)
+    if schema is False:
+        with pytest.raises(RequestError, match="does not compile"):
+            allows(grammar, "{}")
+        return
+    assert allows(grammar, 'hm</think>\n\n{ "a":\n1}')
+    assert not allows(grammar, "hm</think>\n\n{" + "\n" * 300 + "}")
+
+
 @pytest.mark.parametrize("choice", [None, "auto", "none"])
 def test_no_grammar_where_the_model_is_free(choice: str | None) -> None:
     assert grammar_for(TOOLS, choice, HERMES) is None

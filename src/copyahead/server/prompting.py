@@ -84,24 +84,15 @@ async def chat_prompt(
     spoken += template.controls.spoken(prefill)
     thinking = opens_reasoning(spoken.text, template.markers)
     opened = template.markers if thinking else None
-    constraint = constraint_of(response_format, opened)
-    constrained_by = "response_format"
     parallel = parallel_tool_calls is not False
-    if offered:
-        grammar = grammar_for(
-            checked,
-            tool_choice,
-            template.tool_format,
-            parallel=parallel,
-            thinking=opened,
-            opened=thinking,
-        )
-        if grammar is not None and constraint:
-            raise RequestError(
-                "response_format excludes a tool_choice that asks for a call", "response_format"
-            )
-        if grammar is not None:
-            constraint, constrained_by = {"grammar": grammar}, "tools"
+    constraint, constrained_by = _constraint(
+        schema_of(response_format),
+        checked,
+        tool_choice,
+        template.tool_format,
+        parallel=parallel,
+        opened=opened,
+    )
     return ChatPrompt(
         tokens=await service.encode_chat(spoken),
         markers=template.markers,
@@ -114,29 +105,44 @@ async def chat_prompt(
     )
 
 
-def constraint_of(
-    response_format: ResponseFormat | None, opened: ReasoningMarkers | None = None
-) -> Mapping[str, str]:
-    """What holds an answer to `response_format`; `opened`: thinking, under way, comes first."""
+def _constraint(
+    schema: Json | bool | None,
+    tools: Sequence[Json],
+    choice: Any,
+    form: ToolFormat,
+    *,
+    parallel: bool,
+    opened: ReasoningMarkers | None,
+) -> tuple[Mapping[str, str], str]:
+    """What holds an answer to `schema` or to the choice among tools, and the field that it comes
+    from. `opened`: thinking, under way, comes first."""
+    offered, must_call = wanted(tools, choice)
+    if schema is not None and must_call:
+        raise RequestError(
+            "response_format excludes a tool_choice that asks for a call", "response_format"
+        )
+    if schema is not None and not offered and opened is None:
+        return {"json_schema": json.dumps(schema)}, "response_format"
+    is_opened = opened is not None
+    grammar = grammar_for(
+        tools, choice, form, parallel=parallel, thinking=opened, opened=is_opened, answer=schema
+    )
+    field = "tools" if schema is None else "response_format"
+    return {} if grammar is None else {"grammar": grammar}, field
+
+
+def constraint_of(response_format: ResponseFormat | None) -> Mapping[str, str]:
+    """What holds an answer without thinking or calls to `response_format`."""
     schema = schema_of(response_format)
-    if schema is None:
-        return {}
-    if opened is None:
-        return {"json_schema": schema}
-    end = json.dumps(opened.end, ensure_ascii=False)
-    return {
-        "grammar": f"start: thoughts /\\n{{0,2}}/ answer\n"
-        f"thoughts[suffix={end}]: /(?s:.*)/\n"
-        f"answer: %json {schema}\n"
-    }
+    return {} if schema is None else {"json_schema": json.dumps(schema)}
 
 
-def schema_of(response_format: ResponseFormat | None) -> str | None:
-    """The JSON schema that an answer has to follow, as text; None where it is free."""
+def schema_of(response_format: ResponseFormat | None) -> Json | bool | None:
+    """The JSON schema that an answer has to follow; None where it is free."""
     if response_format is None or response_format.type == "text":
         return None
     if response_format.type == "json_object":
-        return '{"type": "object"}'
+        return {"type": "object"}
     given = response_format.json_schema
     if given is None or given.json_schema is None:
         raise ApiError(
@@ -144,4 +150,4 @@ def schema_of(response_format: ResponseFormat | None) -> str | None:
             param="response_format",
             code="invalid_value",
         )
-    return json.dumps(given.json_schema)
+    return given.json_schema

@@ -5,8 +5,8 @@ is the JSON text of the arguments, as from a model that writes JSON: a value tha
 passed on while it is written, any other when it is whole.
 
 A value may hold tags itself: it ends only where its closing tag is followed by the next argument
-or by the end of the call. Where its own closing tag is missing, the end of a call ends it if there is
-nothing after that.
+or by the end of the call. Where its closing tag is missing, the end of a call ends it, if nothing
+comes after that.
 """
 
 from __future__ import annotations

@@ -55,6 +55,10 @@ class ToolFormat(msgspec.Struct, frozen=True):
         """Lark rules, of which `call_{place}` is a call of the tool with arguments by `schema`."""
         raise NotImplementedError
 
+    def free_rules(self, place: int, name: str) -> list[str]:
+        """The same with any arguments, and so that an answer in JSON may come instead."""
+        return self.rules(place, name, {"type": "object"})
+
 
 class JsonFormat(ToolFormat, frozen=True):
     """A JSON object, with or without markers around it."""
@@ -80,6 +84,14 @@ class JsonFormat(ToolFormat, frozen=True):
             f"call_{place}: {before} arguments_{place} {after}",
             f"arguments_{place}: {json_rule(schema)}",
         ]
+
+    def free_rules(self, place: int, name: str) -> list[str]:
+        """See `ToolFormat`. Without a marker, the first letters may be those of the answer."""
+        if self.begin:
+            return super().free_rules(place, name)
+        parts = {"name": {"const": name}, self.arguments_key: {"type": "object"}}
+        call = {"type": "object", "properties": parts, "required": list(parts)}
+        return [f"call_{place}: {json_rule({**call, 'additionalProperties': False})}"]
 
     def _before(self, name: str) -> str:
         head = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{self.arguments_key}": '
@@ -179,8 +191,10 @@ def _references(schema: Any) -> Iterator[str]:
             yield from _references(inner)
 
 
-def json_rule(schema: Json) -> str:
+def json_rule(schema: Json | bool) -> str:
     """Lark's JSON value by a schema, with bounded white space."""
+    if isinstance(schema, bool):
+        schema = {} if schema else {"not": {}}
     return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from copyahead.errors import RequestError
 from copyahead.server.json_text import MAX_DEPTH, is_shallow
 from copyahead.server.reasoning import ReasoningMarkers
-from copyahead.server.tool_formats import HERMES, ToolFormat, lark_text
+from copyahead.server.tool_formats import HERMES, ToolFormat, json_rule, lark_text
 
 Json = dict[str, Any]
 
@@ -142,30 +142,42 @@ def grammar_for(
     parallel: bool = True,
     thinking: ReasoningMarkers | None = None,
     opened: bool = False,
+    answer: Json | bool | None = None,
 ) -> str | None:
     """A grammar (llguidance's Lark) for answers that call what `choice` asks for.
 
-    None where the model is free to call nothing. A named tool is called once; a required call
+    Where the model may call nothing, it is for calls with any arguments or for `answer`, the
+    schema of the other answers; None if these are free. A named tool is called once; other calls
     may be followed by more when `parallel`. `thinking`: the model may think first, and `opened`
     says that it already does. Raises RequestError as `wanted` does.
     """
     chosen, must = wanted(tools, choice)
-    if not must:
+    if not must and answer is None:
         return None
-    many = parallel and len(chosen) > 0 and (choice == "required" or len(chosen) > 1)
-    more = f"{{0,{MAX_CALLS - 1}}}"
-    if form.in_list:
-        calls = '"[" call (", " call)' + more + ' "]"' if many else '"[" call "]"'
-    else:
-        calls = f"call ({lark_text(form.between)} call){more}" if many else "call"
-    lines = [f"start: {_thinking_rule(thinking, opened)}{calls}"]
+    many = parallel and (not must or choice == "required" or len(chosen) > 1)
+    calls = _calls_rule(form, many)
+    start = calls if must else f"({calls} | answer)" if chosen else "answer"
+    lines = [f"start: {_thinking_rule(thinking, opened)}{start}"]
     if thinking is not None:
         lines.append(f"thoughts[suffix={lark_text(thinking.end)}]: /(?s:.*)/")
-    lines.append("call: " + " | ".join(f"call_{place}" for place in range(len(chosen))))
+    if not must and answer is not None:
+        lines.append(f"answer: {json_rule(answer)}")
+    if chosen:
+        lines.append("call: " + " | ".join(f"call_{place}" for place in range(len(chosen))))
     for place, tool in enumerate(chosen):
-        function = tool["function"]
-        lines += form.rules(place, function["name"], _closed(function["parameters"]))
+        name, parameters = tool["function"]["name"], tool["function"]["parameters"]
+        if must:
+            lines += form.rules(place, name, _closed(parameters))
+        else:
+            lines += form.free_rules(place, name)
     return "\n".join(lines) + "\n"
+
+
+def _calls_rule(form: ToolFormat, many: bool) -> str:
+    more = f"{{0,{MAX_CALLS - 1}}}"
+    if form.in_list:
+        return '"[" call (", " call)' + more + ' "]"' if many else '"[" call "]"'
+    return f"call ({lark_text(form.between)} call){more}" if many else "call"
 
 
 def _thinking_rule(thinking: ReasoningMarkers | None, opened: bool) -> str:
