@@ -82,6 +82,13 @@ def test_any_text_in_any_chunks(text: str, opened: bool, data: st.DataObject) ->
     assert split(list(text), opened, THINK) == oracle(text, opened)
 
 
+@pytest.mark.parametrize("lead", ["", "<t>a"])
+def test_white_space_takes_linear_time(lead: str) -> None:
+    breaks = "\n" * 1_000_000
+    assert split([*lead, *breaks, "b</t>c"], True) == (f"{lead[3:] + breaks}b".strip("\n"), "c")
+    assert split([*" " * 1_000_000, "b"], False) == ("", " " * 1_000_000 + "b")
+
+
 def test_content_is_not_held_back() -> None:
     splitter = ReasoningSplitter(False)
     assert splitter.push("<thin") == []

@@ -340,6 +340,15 @@ def test_a_long_text_that_looks_like_calls_takes_linear_time() -> None:
     assert found([text], JSON, ["f"]) == (text, [])
 
 
+@pytest.mark.parametrize(("form", "between"), [(HERMES, " "), (LLAMA, ";; ]] "), (JSON, "\n")])
+def test_white_space_after_a_call_takes_linear_time(form: ToolFormat, between: str) -> None:
+    call = form.write([("f", "{}")])
+    between *= 500_000
+    text, calls = found([call + between + "." + between, between, call], form, ["f"])
+    assert calls[0] == ("f", "{}")
+    assert text.strip().endswith(".") or not between.isspace()
+
+
 def deep(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     for _ in range(levels):

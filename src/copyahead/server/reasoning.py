@@ -66,6 +66,10 @@ class ReasoningSplitter:
         self._markers = markers
         self._place = _Place.START
         self._held = ""
+        self._lead: list[str] = []
+        """White space before the begin marker."""
+        self._num_breaks = 0
+        """Line breaks before what is held, in the thinking."""
 
     def push(self, text: str) -> list[Part]:
         """What `text` settles; what may still be part of a marker is held back."""
@@ -88,8 +92,9 @@ class ReasoningSplitter:
         """What was held back: thinking that never ended is still thinking."""
         held, self._held = self._held, ""
         if self._place is _Place.THINKING:
-            return _parts("reasoning", held)
+            return _parts("reasoning", "\n" * self._num_breaks + held)
         if self._place is _Place.START:
+            held = "".join([*self._lead, held])
             return (
                 _parts("reasoning", held.lstrip("\n")) if self._opened else _parts("content", held)
             )
@@ -98,9 +103,12 @@ class ReasoningSplitter:
     def _look_for_begin(self) -> None:
         """Settle whether the text begins with the begin marker."""
         text, begin = self._held.lstrip(), self._markers.begin
+        self._lead.append(self._held.removesuffix(text))
+        self._held = text
         if text.startswith(begin):
             self._held, self._place = text[len(begin) :], _Place.AFTER_BEGIN
         elif not begin.startswith(text):
+            self._held = "".join([*self._lead, text])
             self._place = _Place.AFTER_BEGIN if self._opened else _Place.ANSWER
 
     def _skip_breaks(self, after: _Place) -> None:
@@ -110,14 +118,16 @@ class ReasoningSplitter:
 
     def _look_for_end(self, parts: list[Part]) -> None:
         before, marker, after = self._held.partition(self._markers.end)
+        keep = 0 if marker else num_held(before, self._markers.end)
+        self._held = before[len(before) - keep :]
+        before = before[: len(before) - keep]
+        shown = before.rstrip("\n")
+        if shown:
+            parts += _parts("reasoning", "\n" * self._num_breaks + shown)
+            self._num_breaks = 0
+        self._num_breaks += len(before) - len(shown)
         if marker:
-            parts += _parts("reasoning", before.rstrip("\n"))
             self._held, self._place = after, _Place.AFTER_END
-            return
-        keep = num_held(self._held, self._markers.end)
-        shown = self._held[: len(self._held) - keep].rstrip("\n")
-        parts += _parts("reasoning", shown)
-        self._held = self._held[len(shown) :]
 
 
 def num_held(text: str, marker: str) -> int:

@@ -117,7 +117,8 @@ class ToolParser:
         self._events: list[Event] = []
         self._state: Callable[[str], None] = self._text
         self._held = ""
-        self._space = ""
+        self._skipped: list[str] = []
+        self._space: list[str] = []
         self._line_start = True
         self._in_list = False
         self._text_last = False
@@ -139,7 +140,7 @@ class ToolParser:
         elif self._state != self._after:
             self._say(self._held)
         if self._text_last or not self.num_calls:
-            self._add_text(self._space)
+            self._add_text("".join(self._space))
         return self._take()
 
     def _text(self, char: str) -> None:
@@ -221,7 +222,7 @@ class ToolParser:
             self._call(char)
 
     def _announce(self) -> None:
-        self._space, self._raw, self._text_last = "", [], False
+        self._space, self._raw, self._text_last = [], [], False
         self._events.append(ToolCallStart(self.num_calls, self._new_id(), self._reader.name))
         self.num_calls += 1
 
@@ -243,19 +244,24 @@ class ToolParser:
 
     def _after(self, char: str) -> None:
         """Between a call and whatever comes next."""
-        held = self._held + char
-        core = held.lstrip(self._strays)
-        if self._end and core == self._end:
-            self._held, self._state = "", self._text
-        elif self._opener and core == self._opener:
-            self._held = ""
-            self._read_call(held.removesuffix(core), core)
-        elif any(text.startswith(core) for text in (self._end, self._opener)):
-            self._held = held
+        if not self._held and char in self._strays:
+            self._skipped.append(char)
+            return
+        core = self._held + char
+        if core not in (self._end, self._opener) and any(
+            text.startswith(core) for text in (self._end, self._opener)
+        ):
+            self._held = core
+            return
+        before, self._skipped, self._held = "".join(self._skipped), [], ""
+        if core == self._end:
+            self._state = self._text
+        elif core == self._opener:
+            self._read_call(before, core)
         else:
-            self._held, self._state = "", self._text
-            self._line_start = False
-            for each in held.replace("]", "", 1) if self._in_list else held:
+            self._state, self._line_start = self._text, False
+            text = before + core
+            for each in text.replace("]", "", 1) if self._in_list else text:
                 self._state(each)
 
     def _say(self, text: str) -> None:
@@ -266,9 +272,9 @@ class ToolParser:
         nothing_yet = not (shown or self._text_last or self.num_calls)
         self._line_start = text[-1] == "\n" or nothing_yet
         if shown:
-            self._add_text(self._space + shown)
-            self._space = ""
-        self._space += text[len(shown) :]
+            self._add_text("".join([*self._space, shown]))
+            self._space = []
+        self._space.append(text[len(shown) :])
 
     def _add_text(self, text: str) -> None:
         if text:
