@@ -150,6 +150,16 @@ def test_a_prompt_limit_below_the_context_has_its_own_numbers() -> None:
         assert "this server takes 20" in error["message"]
         prompt = httpx.post(f"{server.api}/completions", json={"prompt": [5] * 21})
         assert prompt.json()["error"]["n_prompt_tokens"] == 21
+        long = httpx.post(f"{server.api}/responses", json={"input": "x" * 40})
+        assert long.json()["error"]["param"] == "input"
+
+
+def test_a_prompt_above_the_limit_can_be_counted() -> None:
+    messages = [{"role": "user", "content": "x" * 99}]
+    with running(options=options(max_prompt_tokens=20)) as server:
+        for path, name in (("v1/messages/count_tokens", "input_tokens"), ("tokenize", "count")):
+            answer = httpx.post(f"{server.url}/{path}", json={"messages": messages})
+            assert answer.json()[name] > 99
 
 
 def test_a_full_queue_is_a_429_that_says_when_to_come_back() -> None:

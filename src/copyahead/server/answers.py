@@ -60,9 +60,17 @@ def json_response(
 
 
 async def make_request(
-    service: Service, body: CommonFields, prompt: Sequence[Token], tenant: str, **more: Any
+    service: Service,
+    body: CommonFields,
+    prompt: Sequence[Token],
+    tenant: str,
+    *,
+    prompt_field: str,
+    **more: Any,
 ) -> Request:
-    """The engine's request for what chat and text completions share; `more` for the rest."""
+    """The engine's request for what all routes share; `more` for the rest. ApiError for a prompt
+    that is too long, by the name of its field."""
+    service.check_length(len(prompt), prompt_field)
     speculative = body.speculative
     lookup = speculative is None or speculative.enabled is not False
     if speculative is not None and speculative.policy is not None:

@@ -66,6 +66,7 @@ async def _request(service: Service, body: ChatRequest, prompt: ChatPrompt, tena
         body,
         prompt.tokens,
         tenant,
+        prompt_field="messages",
         stop=(*body.stops, *service.template.end_texts),
         sampling=body.sampling(default_temperature=1.0),
         max_tokens=budget(name, getattr(body, name)),

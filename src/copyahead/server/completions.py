@@ -94,8 +94,6 @@ async def _prompts(service: Service, body: CompletionRequest) -> list[list[Token
             ids.append(item)
         else:
             prompts.append(item)
-    for prompt in prompts or [ids]:
-        service.check_length(len(prompt), "prompt")
     return prompts or [ids]
 
 
@@ -107,6 +105,7 @@ async def _request(
         body,
         prompt,
         tenant,
+        prompt_field="prompt",
         sampling=body.sampling(default_temperature=1.0),
         max_tokens=budget("max_tokens", body.max_tokens),
         logprobs=body.logprobs,

@@ -84,6 +84,7 @@ async def _request(
         body,
         prompt.tokens,
         tenant,
+        prompt_field="messages",
         stop=(*body.sequences, *service.template.end_texts),
         sampling=body.sampling(default_temperature=1.0),
         max_tokens=budget("max_tokens", body.max_tokens),

@@ -73,6 +73,7 @@ async def _request(
         body,
         prompt.tokens,
         tenant,
+        prompt_field="input",
         stop=(*body.stops, *service.template.end_texts),
         sampling=body.sampling(default_temperature=1.0),
         max_tokens=budget("max_output_tokens", body.max_output_tokens),

@@ -90,16 +90,12 @@ class Service:
         return self.backend.capabilities
 
     async def encode(self, text: str) -> list[Token]:
-        """Token ids of a prompt, computed in a thread; ApiError when they are too many."""
-        tokens = await asyncio.to_thread(self.tokenizer.encode, text)
-        self.check_length(len(tokens), "prompt")
-        return tokens
+        """Token ids of a prompt, computed in a thread."""
+        return await asyncio.to_thread(self.tokenizer.encode, text)
 
     async def encode_chat(self, spoken: Spoken) -> list[Token]:
         """Token ids of a rendered conversation, as `encode`."""
-        tokens = await asyncio.to_thread(self.template.controls.encode, self.tokenizer, spoken)
-        self.check_length(len(tokens), "messages")
-        return tokens
+        return await asyncio.to_thread(self.template.controls.encode, self.tokenizer, spoken)
 
     async def encode_part(self, text: str) -> list[Token]:
         """Token ids of a text that is no prompt: no leading token, no control tokens."""
