@@ -293,6 +293,7 @@ def user(*blocks: Any) -> dict[str, Any]:
             "messages[0].content[0].input",
         ),
         ({**user({"type": "text", "text": "a"}), "stop_sequences": [""]}, "stop_sequences"),
+        ({**user({"type": "text", "text": "a"}), "n": 2}, "n is not supported"),
         ({**user({"type": "text", "text": "a"}), "temperature": -1}, "temperature"),
         ({**user({"type": "text", "text": "a"}), "max_tokens": -3}, "max_tokens"),
         ({**user({"type": "text", "text": "a"}), "tool_choice": {"type": "any"}}, "tool_choice"),

@@ -39,6 +39,7 @@ async def messages(
     """Answer one request."""
     names: Mapping[str, str] = FIELD_NAMES
     try:
+        body.check()
         prompt = await while_connected(http, _prompt(service, body))
         names = prompt.field_names(names)
         request = await _request(service, body, prompt, tenant)

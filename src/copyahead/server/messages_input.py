@@ -74,6 +74,12 @@ class MessagesRequest(Conversation):
     max_tokens: int
     stop_sequences: list[str] | None = None
 
+    def check(self) -> None:
+        """Raise ApiError for what this route cannot do."""
+        if self.n not in (None, 1):
+            message = "n is not supported: a message is one answer"
+            raise ApiError(message, param="n", code="unsupported_value")
+
     @property
     def sequences(self) -> tuple[str, ...]:
         """The stop sequences; ApiError for an empty one or too many."""
