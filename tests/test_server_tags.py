@@ -236,11 +236,21 @@ def test_calls_as_they_are_written_are_found(
         ({"$ref": "#/$defs/tree"}, "5", 5),
         ({"$ref": "#/$defs/wide0"}, "5", 5),
         ({"anyOf": []}, "5", "5"),
+        ({"allOf": [{"$ref": "#/$defs/n"}], "title": "N"}, "5", 5),
+        ({"allOf": [{"minLength": 1}, {"type": "string"}]}, "5", "5"),
+        ({"allOf": [{"allOf": [{"type": "array"}]}]}, "[5]", [5]),
+        ({"allOf": [{"$ref": "#/$defs/round"}]}, "5", "5"),
+        ({"allOf": [True, {"$ref": "#/$defs/none"}]}, "5", "5"),
+        ({"properties": {"a": {}}}, '{"a": 5}', {"a": 5}),
+        ({"additionalProperties": {"type": "integer"}}, '{"a": 5}', {"a": 5}),
+        ({"items": {}, "nullable": True}, "null", None),
+        ({"items": {}}, "[5]", [5]),
     ],
 )
 def test_what_a_value_is_by_its_schema(schema: Any, text: str, value: Any) -> None:
     inner: dict[str, Any] = {"n": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}
     inner["tree"] = {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/tree"}]}
+    inner["round"] = {"allOf": [{"$ref": "#/$defs/round"}]}
     for place in range(50):
         inner[f"wide{place}"] = {"oneOf": [{"$ref": f"#/$defs/wide{place + 1}"}] * 2}
     inner["wide50"] = {"type": "number"}

@@ -7,7 +7,7 @@ it says nothing, a value is a text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 Kinds = frozenset[str]
@@ -15,6 +15,12 @@ Kinds = frozenset[str]
 
 _ANY: Kinds = frozenset()
 _KINDS = {"integer": "number"}
+_PARTS = {
+    "object": ("properties", "patternProperties", "additionalProperties"),
+    "array": ("items", "prefixItems"),
+}
+"""What only schemas of these kinds have: some leave the type out."""
+_NESTED = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 
@@ -39,9 +45,22 @@ def kinds_of(schema: Any, root: Mapping[str, Any]) -> Kinds:
             found |= named
         elif isinstance(alternatives, list) and alternatives:
             pending += alternatives
+        elif isinstance(one.get("allOf"), list):
+            pending.append(_telling(one["allOf"], root))
         else:
             return _ANY
     return frozenset(found)
+
+
+def _telling(parts: Sequence[Any], root: Mapping[str, Any]) -> Any:
+    """The first of the parts that a value has to follow that says what it is; None if none does."""
+    for part in parts:
+        schema = part
+        if isinstance(part, Mapping) and "$ref" in part:
+            schema = referred(str(part["$ref"]), root)
+        if isinstance(schema, Mapping) and (_named(schema) or not _NESTED.isdisjoint(schema)):
+            return part
+    return None
 
 
 def _named(schema: Mapping[str, Any]) -> set[str]:
@@ -51,7 +70,9 @@ def _named(schema: Mapping[str, Any]) -> set[str]:
     values, given = schema.get("enum"), schema.get("type")
     if isinstance(values, list):
         return set(map(_kind, values))
-    names = given if isinstance(given, list) else [] if given is None else [given]
+    if given is None:
+        given = [kind for kind, keys in _PARTS.items() if any(key in schema for key in keys)]
+    names = given if isinstance(given, list) else [given]
     kinds = {_KINDS.get(str(name), str(name)) for name in names}
     return kinds | {"null"} if kinds and schema.get("nullable") is True else kinds
 
