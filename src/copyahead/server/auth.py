@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
+import secrets
 from collections.abc import Mapping, Sequence
 
 from copyahead.errors import ConfigError
@@ -23,7 +23,8 @@ class ApiKeys:
         for key in keys:
             if not key or not key.isascii() or not key.isprintable() or key != key.strip():
                 raise ConfigError("api_key must be printable ASCII without spaces at its ends")
-        self._digests = [_digest(key) for key in dict.fromkeys(keys)]
+        self._salt = secrets.token_bytes(32)
+        self._digests = [self._digest(key) for key in dict.fromkeys(keys)]
 
     def __bool__(self) -> bool:
         return bool(self._digests)
@@ -38,7 +39,7 @@ class ApiKeys:
         """
         if not self._digests:
             return ""
-        given = _digest(_presented(headers))
+        given = self._digest(_presented(headers))
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
         if True not in matches:
             raise ApiError(
@@ -48,6 +49,10 @@ class ApiKeys:
                 headers={"WWW-Authenticate": "Bearer"},
             )
         return given.hex()[:16]
+
+    def _digest(self, key: str) -> bytes:
+        """Other in every process, so that keys cannot be guessed from a log."""
+        return hmac.digest(self._salt, key.encode("utf-8", "surrogateescape"), "sha256")
 
 
 class KeyCheck:
@@ -103,7 +108,3 @@ def _presented(headers: Mapping[str, str]) -> str:
     """The key that a request carries, in OpenAI's header or in Anthropic's."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
