@@ -209,6 +209,8 @@ def test_waiting_too_long_in_a_stream_that_was_kept_alive_is_an_error_frame() ->
     ("content", "headers", "status", "code"),
     [
         (b"{", {"content-type": "application/json"}, 400, "invalid_json"),
+        (b'{"a": "\xff"}', {"content-type": "application/json"}, 400, "invalid_json"),
+        (b"[" * 3000 + b"]" * 3000, {"content-type": "application/json"}, 400, "invalid_json"),
         (b"", {"content-type": "application/json"}, 400, "invalid_value"),
         (b"[1]", {"content-type": "application/json"}, 400, "invalid_value"),
         (b"a=b", {"content-type": "application/x-www-form-urlencoded"}, 400, "invalid_value"),

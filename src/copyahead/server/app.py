@@ -181,6 +181,11 @@ def _fault(error: Exception, names: frozenset[str]) -> ApiError:
         cause = error.__cause__
         if isinstance(cause, ApiError):
             return cause
+        if isinstance(cause, ValueError | RecursionError):
+            # The framework's own words for a body that it could not read.
+            is_deep = isinstance(cause, RecursionError)
+            reason = "is nested too deeply" if is_deep else "is not valid JSON in UTF-8"
+            return ApiError(f"the body {reason}", code="invalid_json")
         message = str(error.detail).lower() or "the request cannot be served"
         return ApiError(message, status=error.status_code, headers=error.headers)
     return api_error(error, wire.RENAMES)
