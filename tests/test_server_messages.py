@@ -301,7 +301,27 @@ def user(*blocks: Any) -> dict[str, Any]:
             {**user({"type": "text", "text": "a"}), "output_config": {"format": {"type": "x"}}},
             "output_config.format",
         ),
-        ({**user({"type": "text", "text": "a"}), "tools": [{"name": 4}]}, "tools[0].function"),
+        ({**user({"type": "text", "text": "a"}), "tools": [{"name": 4}]}, "tools[0].name"),
+        (
+            {
+                **user({"type": "text", "text": "a"}),
+                "tools": [{"type": "web_search_1"}, {"name": "f", "input_schema": []}],
+            },
+            "tools[1].input_schema",
+        ),
+        (
+            {**user({"type": "text", "text": "a"}), "tool_choice": {"type": "tool"}},
+            "tool_choice of type 'tool' needs the name",
+        ),
+        (user({"type": "text"}), "messages[0].content[0].text"),
+        (
+            {"max_tokens": 5, "messages": [{"role": "assistant", "content": [{"type": "image"}]}]},
+            "messages[0].content[0] is a block",
+        ),
+        (
+            {"max_tokens": 5, "messages": [{"role": "assistant", "content": "a"}]},
+            "messages holds nothing but the beginning",
+        ),
     ],
 )
 def test_a_wrong_request_is_refused_by_name(

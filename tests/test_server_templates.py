@@ -337,7 +337,7 @@ def test_a_template_that_fails_is_an_error_of_the_request(source: str) -> None:
 
 
 def test_the_reason_that_a_template_gives_is_passed_on() -> None:
-    with pytest.raises(TemplateError, match="refuses these messages: only one"):
+    with pytest.raises(TemplateError, match="refuses the conversation: only one"):
         ChatTemplate("{{ raise_exception('only one') }}").render([user("a")])
 
 
@@ -351,7 +351,7 @@ def test_the_reason_that_a_template_gives_is_passed_on() -> None:
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0]"),
         ([{"role": "user", "content": ["a", {"type": "audio"}]}], "messages[0].content[1]"),
-        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls"),
         (
             [{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": 5}}]}],

@@ -93,11 +93,15 @@ def text_of(content: Any, where: str) -> str:
     for place, part in enumerate(content):
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get("refusal" if kind == "refusal" else "text") if kind else part
-        if (kind is not None and kind not in _TEXT_PARTS) or not isinstance(text, str):
+        at = f"{where}[{place}]"
+        if kind is not None and kind not in _TEXT_PARTS:
             raise RequestError(
-                f"{where}[{place}] is a part of type {kind!r}, and the model reads text only",
-                field=f"{where}[{place}]",
+                f"{at} is a part of type {kind!r}, and the model reads text only", field=at
             )
+        if not isinstance(text, str):
+            field = f"{at}.{'refusal' if kind == 'refusal' else 'text'}" if kind else at
+            what = "be a text" if kind else "have a type, or be a text"
+            raise RequestError(f"{field} must {what}", field=field)
         texts.append(text)
     return "".join(texts)
 

@@ -10,6 +10,8 @@ from pydantic import Field
 
 from copyahead.server.conversation import text_of
 from copyahead.server.errors import ApiError
+from copyahead.server.json_text import is_shallow
+from copyahead.server.tools import checked_function
 from copyahead.server.wire import RENAMES, CommonFields, JsonSchema, ResponseFormat, Wire
 
 FIELD_NAMES = {
@@ -112,13 +114,19 @@ def messages_of(body: Conversation) -> tuple[list[dict[str, Any]], str]:
         else:
             messages += _user(turn.role, blocks, where)
     if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
+        if len(messages) == 1:
+            raise ApiError(
+                "messages holds nothing but the beginning of the answer: what is to be answered?",
+                param="messages",
+                code="invalid_value",
+            )
         return messages[:-1], messages[-1]["content"]
     return messages, ""
 
 
 def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant"}
-    texts: list[Mapping[str, Any]] = []
+    texts: list[str] = []
     for place, block in enumerate(blocks):
         kind = block.get("type")
         if kind == "thinking":
@@ -126,16 +134,16 @@ def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any
         elif kind == "tool_use":
             message.setdefault("tool_calls", []).append(_call(block, f"{where}[{place}]"))
         elif kind != "redacted_thinking":
-            text_of([block], f"{where}[{place}]")
-            texts.append(block)
-    return {**message, "content": text_of(texts, where)}
+            texts.append(_block_text(block, f"{where}[{place}]"))
+    return {**message, "content": "".join(texts)}
 
 
 def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     arguments = block.get("input")
-    if not isinstance(arguments, Mapping):
+    if not isinstance(arguments, Mapping) or not is_shallow(arguments):
+        what = "nested less deeply" if isinstance(arguments, Mapping) else "an object"
         raise ApiError(
-            f"{where}.input must be an object", param=f"{where}.input", code="invalid_value"
+            f"{where}.input must be {what}", param=f"{where}.input", code="invalid_value"
         )
     function = {
         "name": _field(block, "name", where),
@@ -172,13 +180,13 @@ def _block_text(block: Mapping[str, Any], where: str) -> str:
         and isinstance(source.get("data"), str)
     ):
         return str(source["data"])
-    if block.get("type") != "text" or not isinstance(block.get("text"), str):
+    if block.get("type") != "text":
         raise ApiError(
             f"{where} is a block of type {block.get('type')!r}, and the model reads text only",
             param=where,
             code="invalid_value",
         )
-    return str(block["text"])
+    return _field(block, "text", where)
 
 
 def _field(block: Mapping[str, Any], name: str, where: str) -> str:
@@ -191,21 +199,15 @@ def _field(block: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def functions_of(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
-    """The tools of a request in the chat route's shape; those without a schema are skipped.
+    """The tools of a request, checked, in the chat route's shape; those without a schema are
+    skipped. Raises RequestError.
 
     Such tools (web search and others) are known by their type alone, to a model that was trained
     on them.
     """
     return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.get("name"),
-                "description": tool.get("description"),
-                "parameters": tool.get("input_schema"),
-            },
-        }
-        for tool in tools or ()
+        checked_function(tool, f"tools[{place}]", "input_schema")
+        for place, tool in enumerate(tools or ())
         if tool.get("type") in (None, "custom")
     ]
 
@@ -214,6 +216,12 @@ def choice_of(choice: ToolChoice | None) -> str | dict[str, Any] | None:
     """`tool_choice` in the chat route's shape."""
     if choice is None:
         return None
+    if choice.type == "tool" and choice.name is None:
+        raise ApiError(
+            "tool_choice of type 'tool' needs the name of one",
+            param="tool_choice.name",
+            code="invalid_value",
+        )
     if choice.type == "tool":
         return {"type": "function", "function": {"name": choice.name}}
     return {"auto": "auto", "any": "required", "none": "none"}[choice.type]

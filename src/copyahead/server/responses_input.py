@@ -16,6 +16,7 @@ from pydantic import Field
 from copyahead.server.conversation import text_of
 from copyahead.server.errors import ApiError
 from copyahead.server.json_text import MAX_DEPTH, is_shallow
+from copyahead.server.tools import checked_function
 from copyahead.server.wire import RENAMES, CommonFields, JsonSchema, ResponseFormat, Wire
 
 FIELD_NAMES = {
@@ -123,6 +124,9 @@ def messages_of(body: ResponsesRequest) -> list[dict[str, Any]]:
     return messages
 
 
+_ROLES = ("user", "assistant", "system", "developer")
+
+
 class _Turn:
     """Puts the model's items back together: thinking, text and calls of one turn are a message."""
 
@@ -158,7 +162,14 @@ class _Turn:
         self._message = None
 
     def _add_message(self, item: Mapping[str, Any], where: str) -> None:
-        role, content = item.get("role"), text_of(item.get("content"), f"{where}.content")
+        role = item.get("role")
+        if role not in _ROLES:
+            raise ApiError(
+                f"{where}.role must be one of {', '.join(_ROLES)}",
+                param=f"{where}.role",
+                code="invalid_value",
+            )
+        content = text_of(item.get("content"), f"{where}.content")
         if role != "assistant":
             self.end()
             self._messages.append({"role": role, "content": content})
@@ -172,7 +183,7 @@ class _Turn:
         if item["type"] == "function_call":
             arguments = _text(item, "arguments", where)
         else:
-            arguments = json.dumps({"input": item.get("input")}, ensure_ascii=False)
+            arguments = json.dumps({"input": _text(item, "input", where)}, ensure_ascii=False)
         call = {
             "id": _text(item, "call_id", where),
             "type": "function",
@@ -205,11 +216,11 @@ def _joined(parts: Any) -> str:
 
 
 def functions_of(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
-    """The function tools of a request in the chat route's shape; the others are skipped."""
-    names = ("name", "description", "parameters")
+    """The function tools of a request, checked, in the chat route's shape; the others are skipped.
+    Raises RequestError."""
     return [
-        {"type": "function", "function": {name: tool.get(name) for name in names}}
-        for tool in tools or ()
+        checked_function(tool, f"tools[{place}]")
+        for place, tool in enumerate(tools or ())
         if tool.get("type") == "function"
     ]
 

@@ -144,7 +144,7 @@ class ChatTemplate:
                 text = self._run(gentler, offered or None, add_generation_prompt, given)
             except Exception:
                 raise TemplateError(
-                    f"the model's chat template refuses these messages: {error}", field="messages"
+                    f"the model's chat template refuses the conversation: {error}", field="messages"
                 ) from error
         return text.removeprefix(self.bos) if self._adds_bos and self.bos else text
 

@@ -35,7 +35,7 @@ def check_tools(tools: Sequence[Any] | None, field: str = "tools") -> list[Json]
         function = tool.get("function")
         if not isinstance(function, Mapping):
             raise RequestError(f"{where}.function must be an object with a name", field=where)
-        checked.append(_checked(function, f"{where}.function"))
+        checked.append(checked_function(function, f"{where}.function"))
     counts = Counter(tool_names(checked))
     twice = next((name for name, count in counts.items() if count > 1), None)
     if twice is not None:
@@ -43,15 +43,22 @@ def check_tools(tools: Sequence[Any] | None, field: str = "tools") -> list[Json]
     return checked
 
 
-def _checked(function: Mapping[str, Any], where: str) -> Json:
-    name, parameters = function.get("name"), function.get("parameters")
+def checked_function(
+    function: Mapping[str, Any], where: str, parameters_field: str = "parameters"
+) -> Json:
+    """A function as a tool of a Chat Completions request.
+
+    `where` is its name in errors, and its schema is in `parameters_field`. Raises RequestError.
+    """
+    name, parameters = function.get("name"), function.get(parameters_field)
     if not isinstance(name, str) or not 0 < len(name) <= 128 or not name.isprintable():
         raise RequestError(f"{where}.name must be 1 to 128 printable characters", field=where)
     if parameters is not None and not isinstance(parameters, Mapping):
-        raise RequestError(f"{where}.parameters must be a JSON schema object", field=where)
+        raise RequestError(f"{where}.{parameters_field} must be a JSON schema object", where)
     if not is_shallow(parameters):
         raise RequestError(
-            f"{where}.parameters is nested more than {MAX_DEPTH} deep: make it flatter", where
+            f"{where}.{parameters_field} is nested more than {MAX_DEPTH} deep: make it flatter",
+            field=where,
         )
     description = function.get("description")
     if description is not None and not isinstance(description, str):
@@ -119,8 +126,8 @@ def _named(choice: Any) -> tuple[list[str], bool]:
             if len(names) == len(functions):
                 return names, inner.get("mode") == "required"
     raise RequestError(
-        "tool_choice must be 'none', 'auto', 'required' or "
-        '{"type": "function", "function": {"name": ...}}',
+        "tool_choice must be 'none', 'auto', 'required', or an object of type 'function' with the "
+        "name of one",
         field="tool_choice",
     )
 
