@@ -39,16 +39,17 @@ class ApiKeys:
         """
         if not self._digests:
             return ""
-        given = self._digest(_presented(headers))
-        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
-        if True not in matches:
+        matches = []
+        for given in map(self._digest, _presented(headers)):
+            matches += [given for each in self._digests if hmac.compare_digest(given, each)]
+        if not matches:
             raise ApiError(
                 "no valid API key: send one as `Authorization: Bearer KEY`",
                 status=401,
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        return given.hex()[:16]
+        return matches[0].hex()[:16]
 
     def _digest(self, key: str) -> bytes:
         """Other in every process, so that keys cannot be guessed from a log."""
@@ -104,7 +105,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _presented(headers: Mapping[str, str]) -> str:
-    """The key that a request carries, in OpenAI's header or in Anthropic's."""
+def _presented(headers: Mapping[str, str]) -> list[str]:
+    """The keys that a request carries, in OpenAI's header and in Anthropic's."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    given = [key.strip()] if scheme.lower() == "bearer" else []
+    return [*given, headers.get("x-api-key", "")]
