@@ -191,7 +191,8 @@ def running(
 @contextmanager
 def serving(service: Service) -> Iterator[tuple[str, Callable[[], None]]]:
     """`service` on a free port: its address, and what tells it to stop, as Ctrl-C does."""
-    server, bound = make_server(service), bind("127.0.0.1", 0)
+    bound = bind("127.0.0.1", 0)
+    server = make_server(service, bound)
 
     def stop() -> None:
         server.should_exit = True

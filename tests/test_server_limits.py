@@ -98,6 +98,25 @@ def test_listening_to_the_network_needs_a_key_or_a_flag() -> None:
         check_binding(host, ApiKeys(), open_to_network=True)
 
 
+def test_a_server_without_keys_is_reached_by_this_machines_names_only() -> None:
+    def statuses(server: Running, *hosts: str) -> list[int]:
+        url = f"{server.api}/models"
+        return [httpx.get(url, headers={"host": host}).status_code for host in hosts]
+
+    mine = ("localhost", "LocalHost:8000", "127.0.0.1:1", "[::1]", "[::1]:8000")
+    others = ("evil.example", "localhost.evil.example:80", "127.0.0.1.evil.example", "10.0.0.1", "")
+    with running() as server:
+        assert statuses(server, *mine) == [200] * 5
+        assert statuses(server, *others) == [403] * 5
+        error = post(server, say("x"), headers={"host": "evil.example"}).json()["error"]
+        assert (error["type"], error["code"]) == ("permission_error", "host_not_allowed")
+    for chosen in ({"cors_origins": ("https://evil.example",)}, {"open_to_network": True}):
+        with running(options=ServerOptions(**chosen)) as server:
+            assert statuses(server, *others[:4]) == [200] * 4
+    with running(options=ServerOptions(api_keys=("k",))) as server:
+        assert statuses(server, "evil.example") == [401]
+
+
 def test_an_address_that_is_taken_is_refused_in_one_sentence() -> None:
     first = bind("127.0.0.1", 0)
     port = first.getsockname()[1]

@@ -62,7 +62,8 @@ class OpenStream:
         data = json.dumps({"stream": True, **body}).encode()
         self.socket = socket.create_connection((host, int(port)), timeout=20)
         self.socket.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /v1/chat/completions HTTP/1.1\r\n"
+            b"Host: localhost\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n%b" % (len(data), data)
         )
         self.seen = b""

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from copyahead._version import __version__
 from copyahead.server import wire
 from copyahead.server.answers import json_response
-from copyahead.server.auth import ApiKeys, KeyCheck
+from copyahead.server.auth import ApiKeys, HostCheck, KeyCheck
 from copyahead.server.chat import chat
 from copyahead.server.completions import completions
 from copyahead.server.errors import ApiError, ClientGone, api_error
@@ -38,8 +38,9 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_app(service: Service) -> FastAPI:
-    """The application over `service`, which it closes when it ends."""
+def make_app(service: Service, *, is_local: bool = False) -> FastAPI:
+    """The application over `service`, which it closes when it ends. `is_local`: it can be reached
+    from this machine only."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -59,7 +60,7 @@ def make_app(service: Service) -> FastAPI:
     _add_tokens(app, service)
     _add_status(app, service)
     _add_handlers(app, service)
-    _add_layers(app, service)
+    _add_layers(app, service, is_local)
     return app
 
 
@@ -210,11 +211,13 @@ def _wrong_value(error: RequestValidationError, names: frozenset[str]) -> ApiErr
     return ApiError(f"{param} {verb} {what}", param=param, code="invalid_value")
 
 
-def _add_layers(app: FastAPI, service: Service) -> None:
-    """From the inside out: the body's limit, the key, CORS."""
+def _add_layers(app: FastAPI, service: Service, is_local: bool) -> None:
+    """From the inside out: the body's limit, the key, the host, CORS."""
     options = service.options
     app.add_middleware(BodyLimit, max_bytes=service.limits.max_body_bytes)
     app.add_middleware(KeyCheck, keys=ApiKeys(options.api_keys))
+    if is_local and not (options.api_keys or options.cors_origins or options.open_to_network):
+        app.add_middleware(HostCheck)
     if options.cors_origins:
         app.add_middleware(
             CORSMiddleware,

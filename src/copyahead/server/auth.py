@@ -85,6 +85,32 @@ class KeyCheck:
         await self._app(scope, receive, send)
 
 
+class HostCheck:
+    """Turns away requests to another name than this machine's.
+
+    A page that a browser has open may give its own name the address 127.0.0.1, and the browser
+    then lets it read what it gets from there. It cannot change the name in the request.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application; see `starlette.types`."""
+        given = dict(scope.get("headers", ())).get(b"host", b"localhost").decode("latin-1")
+        host = given.rpartition(":")[0] if given.rpartition(":")[2].isdigit() else given
+        if scope["type"] != "http" or is_loopback(host.lower()):
+            await self._app(scope, receive, send)
+            return
+        error = ApiError(
+            "this server takes requests to localhost or 127.0.0.1 only: use that address, or "
+            "start the server with --api-key, or with --cors-origin",
+            status=403,
+            code="host_not_allowed",
+        )
+        await send_error(error, scope, send)
+
+
 def check_binding(host: str, keys: ApiKeys, *, open_to_network: bool) -> None:
     """Raise ConfigError where anybody on the network could use the server without a key."""
     if keys or open_to_network or is_loopback(host):

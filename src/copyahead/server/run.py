@@ -10,6 +10,7 @@ import uvicorn
 
 from copyahead.errors import ConfigError
 from copyahead.server.app import make_app
+from copyahead.server.auth import is_loopback
 from copyahead.server.service import Service
 
 _LAST_WORDS_SECONDS = 5
@@ -40,10 +41,10 @@ class Server(uvicorn.Server):
         await asyncio.to_thread(self._service.close)
 
 
-def make_server(service: Service) -> Server:
-    """A server to be run on a socket of one's own: `server.run(sockets=[...])`."""
+def make_server(service: Service, bound: socket.socket) -> Server:
+    """A server to be run on the listening socket `bound`: `server.run(sockets=[bound])`."""
     config = uvicorn.Config(
-        make_app(service),
+        make_app(service, is_local=is_loopback(bound.getsockname()[0])),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -80,7 +81,7 @@ def serve(service: Service, bound: socket.socket, ready: Callable[[], None]) -> 
     """Serve until interrupted. `ready` is called before the first connection is taken."""
     ready()
     try:
-        make_server(service).run(sockets=[bound])
+        make_server(service, bound).run(sockets=[bound])
     except KeyboardInterrupt:
         # uvicorn has ended in good order and passes the signal on.
         pass

@@ -53,6 +53,8 @@ class ServerOptions:
     """The name under which the model is listed."""
     api_keys: Sequence[str] = ()
     cors_origins: Sequence[str] = ()
+    open_to_network: bool = False
+    """Whether requests may come by any name where there is no key."""
     limits: Limits = field(default_factory=Limits)
     policy: str = ""
     """The engine's length policy, to be shown; empty where nothing is drafted."""
