@@ -47,6 +47,7 @@ def test_without_a_valid_key_nothing_is_served() -> None:
         assert httpx.get(f"{server.url}/metrics").status_code == 401
         assert httpx.get(f"{server.url}/v1/models").status_code == 401
         assert httpx.get(f"{server.url}/health").status_code == 200
+        assert httpx.head(f"{server.url}/health").status_code == 200
         with (
             openai.OpenAI(base_url=server.api, api_key="no", max_retries=0) as client,
             pytest.raises(openai.AuthenticationError),

@@ -140,6 +140,7 @@ def _add_status(app: FastAPI, service: Service) -> None:
             )
         return json_response(model())
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", response_class=Response)
     async def health() -> Response:
         if not service.engine.running:
@@ -224,7 +225,7 @@ def _add_layers(app: FastAPI, service: Service, is_local: bool) -> None:
             allow_origins=list(options.cors_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after"],
+            expose_headers=["x-request-id", "request-id", "retry-after"],
         )
 
 
