@@ -212,6 +212,13 @@ def test_thinking_is_a_block_of_its_own() -> None:
     assert answer.content[1].to_dict()["text"] == "the"
 
 
+def test_the_headers_name_the_answer(client: anthropic.Anthropic) -> None:
+    answer = client.messages.create(**said("a"))
+    assert answer._request_id == answer.id
+    with client.messages.stream(**said("a")) as stream:
+        assert stream.request_id == stream.get_final_message().id
+
+
 def test_an_empty_answer_is_an_empty_block(client: anthropic.Anthropic) -> None:
     answer = client.messages.create(**said(""))
     assert [block.to_dict() for block in answer.content] == [{"type": "text", "text": ""}]
@@ -294,6 +301,7 @@ def user(*blocks: Any) -> dict[str, Any]:
         ),
         ({**user({"type": "text", "text": "a"}), "stop_sequences": [""]}, "stop_sequences"),
         ({**user({"type": "text", "text": "a"}), "n": 2}, "n is not supported"),
+        ({**user({"type": "text", "text": "a"}), "include_copied": True}, "include_copied is not"),
         ({**user({"type": "text", "text": "a"}), "temperature": -1}, "temperature"),
         ({**user({"type": "text", "text": "a"}), "max_tokens": -3}, "max_tokens"),
         ({**user({"type": "text", "text": "a"}), "tool_choice": {"type": "any"}}, "tool_choice"),

@@ -244,6 +244,7 @@ def test_calls_and_outputs_of_several_turns() -> None:
         ({"input": "a", "background": True}, "background"),
         ({"input": "a", "top_logprobs": 2}, "top_logprobs"),
         ({"input": "a", "n": 2}, "n"),
+        ({"input": "a", "include_copied": True}, "include_copied"),
         ({"input": "a", "temperature": -1}, "temperature"),
         ({"input": "a", "max_output_tokens": -5}, "max_output_tokens"),
         ({"input": "a", "max_output_tokens": "many"}, "max_output_tokens"),

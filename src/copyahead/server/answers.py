@@ -27,7 +27,7 @@ async def answer_whole(
         document = await while_connected(http, work)
     finally:
         generation.close()
-    return json_response(document, headers={"x-request-id": generation.id})
+    return json_response(document, headers=_named(generation))
 
 
 async def answer_stream(
@@ -47,8 +47,13 @@ async def answer_stream(
         frames,
         keepalive_seconds=keepalive,
         close=generation.close,
-        headers={"x-request-id": generation.id},
+        headers=_named(generation),
     )
+
+
+def _named(generation: Generation) -> dict[str, str]:
+    """The answer's id in OpenAI's header and in Anthropic's."""
+    return dict.fromkeys(("x-request-id", "request-id"), generation.id)
 
 
 def json_response(

@@ -78,9 +78,13 @@ class MessagesRequest(Conversation):
 
     def check(self) -> None:
         """Raise ApiError for what this route cannot do."""
-        if self.n not in (None, 1):
-            message = "n is not supported: a message is one answer"
-            raise ApiError(message, param="n", code="unsupported_value")
+        for name, is_given, reason in (
+            ("n", self.n not in (None, 1), "a message is one answer"),
+            ("include_copied", self.include_copied, "use /v1/chat/completions for that"),
+        ):
+            if is_given:
+                message = f"{name} is not supported: {reason}"
+                raise ApiError(message, param=name, code="unsupported_value")
 
     @property
     def sequences(self) -> tuple[str, ...]:

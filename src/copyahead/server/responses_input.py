@@ -82,6 +82,8 @@ class ResponsesRequest(CommonFields):
             raise _refusal("background", "responses are written while the client waits")
         if self.top_logprobs:
             raise _refusal("top_logprobs", "use /v1/chat/completions for log-probabilities")
+        if self.include_copied:
+            raise _refusal("include_copied", "use /v1/chat/completions to see what was copied")
         if self.n not in (None, 1):
             raise _refusal("n", "a response is one answer")
         for name in _ECHOED:
