@@ -13,7 +13,7 @@ import pytest
 
 from copyahead.engine import Engine, Request
 from copyahead.engine.async_engine import AsyncEngine, EngineStopped
-from copyahead.engine.compiling import MAX_THREADS, CompileThreads
+from copyahead.engine.compiling import MAX_WAITING
 from copyahead.engine.grammar import MAX_CHARACTERS, GrammarCompiler, GrammarState
 from copyahead.errors import RequestError
 from copyahead.sampling import SamplingOptions
@@ -94,32 +94,56 @@ async def test_a_request_that_leaves_while_its_grammar_is_compiled_is_never_subm
     assert compiler.num_calls == 2
 
 
-async def test_what_takes_too_long_is_refused_by_name_and_others_go_on() -> None:
-    engine, compiler = held_engine()
-    engine.compiling = CompileThreads(max_seconds=0.01)
-    async with engine:
-        with pytest.raises(RequestError, match=r"json_schema takes more than 0\.01") as caught:
-            await engine.complete(HELD)
-        assert caught.value.field == "json_schema"
-        assert same(await engine.complete(FREE), plain(backend(), FREE))
-        compiler.go.set()
-
-
-async def test_few_compile_at_once_and_none_for_a_client_that_has_left() -> None:
+async def test_one_compiles_at_once_and_none_for_a_client_that_has_left() -> None:
     engine, compiler = held_engine()
     async with engine:
-        first = [engine.generate(HELD) for _ in range(MAX_THREADS)]
-        for _ in first:
-            await compiler.has_begun()
+        first = engine.generate(HELD)
+        await compiler.has_begun()
         gone, last = engine.generate(HELD), engine.generate(HELD)
         # A request without a grammar comes after them in the engine's queue, and passes them.
         await engine.complete(FREE)
-        assert compiler.num_calls == MAX_THREADS
+        assert compiler.num_calls == 1
         gone.close()
         compiler.go.set()
-        for stream in (*first, last):
+        for stream in (first, last):
             await _text(stream)
-        assert compiler.num_calls == MAX_THREADS + 1
+        assert compiler.num_calls == 2
+
+
+async def test_a_bounded_number_wait_and_no_thread_comes_for_any_of_them() -> None:
+    engine, compiler = held_engine()
+    async with engine:
+        first = engine.generate(HELD)
+        await compiler.has_begun()
+        num_threads = threading.active_count()
+        waiting = [engine.generate(HELD) for _ in range(MAX_WAITING)]
+        with pytest.raises(RequestError, match="json_schema cannot be compiled now") as caught:
+            await engine.complete(HELD)
+        assert caught.value.field == "json_schema"
+        assert threading.active_count() == num_threads
+        # Who has left makes room.
+        waiting[0].close()
+        await engine.complete(FREE)
+        late = engine.generate(HELD)
+        compiler.go.set()
+        for stream in (first, *waiting[1:], late):
+            await _text(stream)
+        assert compiler.num_calls == MAX_WAITING + 1
+
+
+async def test_a_thread_that_does_not_start_fails_one_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(run: Any) -> threading.Thread:
+        raise RuntimeError("can't start new thread")
+
+    async with AsyncEngine(Engine(backend())) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr("copyahead.engine.compiling._start_thread", start)
+            with pytest.raises(RuntimeError, match="can't start"):
+                await engine.complete(HELD)
+        assert same(await engine.complete(FREE), plain(backend(), FREE))
+        assert same(await engine.complete(HELD), plain(backend(), HELD))
 
 
 async def test_an_engine_that_is_closed_does_not_wait_for_a_compiler() -> None:
@@ -213,19 +237,6 @@ def test_a_stream_and_the_health_check_go_on_while_a_schema_is_compiled() -> Non
         compiler.go.set()
         thread.join(timeout=30)
         assert answers[0].json()["choices"][0]["message"]["content"] == "1"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_schema_that_compiles_too_long_is_a_400_with_its_name(stream: bool) -> None:
-    compiler = HeldCompiler(TOKENIZER, VOCAB)
-    with running(toy_backend()) as server:
-        server.service.engine.engine._grammars = compiler
-        server.service.engine.compiling = CompileThreads(max_seconds=0.01)
-        answer = ask(server, "say:no", response_format=SCHEMA, stream=stream)
-        compiler.go.set()
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "response_format"
-    assert "response_format takes more than" in answer.json()["error"]["message"]
 
 
 WRONG = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}

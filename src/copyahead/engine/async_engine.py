@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
-from copyahead.engine.compiling import CompileThreads
+from copyahead.engine.compiling import CompileQueue, Job
 from copyahead.engine.engine import Engine, Handle
-from copyahead.engine.grammar import GrammarState, too_slow
+from copyahead.engine.grammar import GrammarState
 from copyahead.engine.request import Choice, Chunk, Completion, Request
 from copyahead.errors import CopyaheadError
 from copyahead.stats import CopyStats, logger
@@ -115,7 +115,7 @@ class AsyncEngine:
         self._streams: set[Stream] = set()
         self._stopping = False
         self._failure: BaseException | None = None
-        self.compiling = CompileThreads()
+        self.compiling = CompileQueue(engine.grammar_child)
         self._thread = threading.Thread(target=self._run, name="copyahead-engine", daemon=True)
         self._thread.start()
 
@@ -149,6 +149,7 @@ class AsyncEngine:
             self._stopping = True
             self._wake.notify()
         self._thread.join()
+        self.compiling.close()
         self.engine.close()
 
     async def __aenter__(self) -> AsyncEngine:
@@ -199,24 +200,21 @@ class AsyncEngine:
 
     def _take_on(self, stream: Stream) -> None:
         """Submit a request, when its grammar has been compiled."""
-        request = stream.request
         try:
-            compile_ = self.engine.compiler(request)
+            compilation = self.engine.compilation(stream.request)
+            if compilation is not None:
+                self.compiling.put(
+                    Job(
+                        compilation,
+                        take=lambda grammar: self._tell(lambda: self._submit(stream, grammar)),
+                        wanted=lambda: not stream.over,
+                    )
+                )
+                return
         except Exception as error:
             self._submit(stream, error)
             return
-        if compile_ is None:
-            self._submit(stream, None)
-            return
-        limit = too_slow(
-            self.compiling.max_seconds, json_schema=request.json_schema, grammar=request.grammar
-        )
-        self.compiling.start(
-            compile_,
-            lambda grammar: self._tell(lambda: self._submit(stream, grammar)),
-            too_slow=limit,
-            wanted=lambda: not stream.over,
-        )
+        self._submit(stream, None)
 
     def _submit(self, stream: Stream, grammar: GrammarState | Exception | None) -> None:
         if stream not in self._streams:

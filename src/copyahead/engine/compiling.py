@@ -1,76 +1,140 @@
-"""Compiles grammars in threads of its own, so that no stream and no event loop waits for one.
+"""Compiles grammars beside the engine, so that no stream and no event loop waits for one.
 
-A compiler cannot be interrupted. What takes longer than the limit is given up on: its requester is
-told at once, and its thread ends when it ends. There are few threads, and requests for more wait.
+One thread does, one grammar after the other, and a bounded number wait. A compiler cannot be
+interrupted, and a crash of it ends its process: each grammar is first compiled in a child that can
+be ended, and only what passes there in time is compiled here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 
-from copyahead.engine.grammar import GrammarState
+import msgspec
 
-Compile = Callable[[], GrammarState]
+from copyahead.engine.grammar import Compilation, GrammarState, does_not_compile
+from copyahead.engine.grammar_child import GrammarChild
+from copyahead.errors import RequestError
+
 Take = Callable[[GrammarState | Exception], None]
 """Takes what was compiled, or why there is nothing."""
 
 MAX_SECONDS = 5.0
 """Longest compilation. A schema of a megabyte takes about one second."""
-MAX_THREADS = 2
+MAX_WAITING = 32
+"""Most grammars that wait for their turn."""
+STACK_BYTES = 64 << 20
+"""The compiler recurses: eight times what the child has."""
+CLOSE_SECONDS = 1.0
+"""Longest that closing waits for a compilation, which cannot be interrupted."""
 
 
-class CompileThreads:
-    """Runs compilers, each of which is answered at most once."""
+class Job(msgspec.Struct, frozen=True):
+    """One grammar to compile."""
 
-    def __init__(self, max_seconds: float = MAX_SECONDS) -> None:
+    compilation: Compilation
+    take: Take
+    """Called once, in the thread, unless the queue is closed or the job no longer wanted."""
+    wanted: Callable[[], bool]
+
+
+class CompileQueue:
+    """A thread that compiles; it starts with the first job."""
+
+    def __init__(self, child: GrammarChild, max_seconds: float = MAX_SECONDS) -> None:
+        """`child` is closed with the queue."""
         self.max_seconds = max_seconds
-        self._places = threading.Semaphore(MAX_THREADS)
+        self._child = child
+        self._jobs: deque[Job] = deque()
+        self._change = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
 
-    def start(
-        self, compile_: Compile, take: Take, *, too_slow: Exception, wanted: Callable[[], bool]
-    ) -> None:
-        """Call `compile_` in a thread, and there `take` with its result or its error.
+    def put(self, job: Job) -> None:
+        """Compile it after those before it. RequestError when too many wait already."""
+        with self._change:
+            if len(self._jobs) >= MAX_WAITING:
+                self._jobs = deque(job for job in self._jobs if job.wanted())
+            if len(self._jobs) >= MAX_WAITING:
+                field = job.compilation.field
+                raise RequestError(
+                    f"{field} cannot be compiled now: {MAX_WAITING} others wait for that; try "
+                    "again later",
+                    field=field,
+                )
+            if self._thread is None:
+                self._thread = _start_thread(self._run)
+            self._jobs.append(job)
+            self._change.notify()
 
-        After `max_seconds` of compiling, `take` gets `too_slow` instead. Where it is no longer
-        `wanted` when its turn comes, nothing is called.
-        """
-        # Daemons: a compilation that goes on does not keep the program from ending.
-        arguments = (compile_, _Once(take), too_slow, wanted)
-        threading.Thread(
-            target=self._run, args=arguments, name="copyahead-grammar", daemon=True
-        ).start()
+    def close(self) -> None:
+        """Drop what waits, and end the thread and the child. Idempotent."""
+        with self._change:
+            self._closed = True
+            self._jobs.clear()
+            self._change.notify()
+        self._child.close()
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
 
-    def _run(
-        self, compile_: Compile, take: _Once, too_slow: Exception, wanted: Callable[[], bool]
-    ) -> None:
-        with self._places:
-            if not wanted():
-                return
-            limit = threading.Timer(self.max_seconds, take, (too_slow,))
-            limit.daemon = True
-            limit.start()
-            try:
-                take(compile_())
-            except Exception as error:
-                take(error)
-            except BaseException as error:
-                # A panic of the library is no Exception.
-                take(RuntimeError(f"the grammar's compiler failed: {error!r}"))
-            finally:
-                limit.cancel()
+    def _run(self) -> None:
+        while self._serve_next():
+            pass
+
+    def _serve_next(self) -> bool:
+        """Wait for a job and do it; False when the queue is closed."""
+        with self._change:
+            while not (self._jobs or self._closed):
+                self._change.wait()
+            if self._closed:
+                return False
+            job = self._jobs.popleft()
+        if job.wanted():
+            job.take(self._compile(job.compilation))
+        return True
+
+    def _compile(self, compilation: Compilation) -> GrammarState | Exception:
+        try:
+            self._check(compilation)
+            return compilation.compile()
+        except Exception as error:
+            return error
+        except BaseException as error:
+            # A panic of the library is no Exception.
+            return RuntimeError(f"the grammar's compiler failed: {error!r}")
+
+    def _check(self, compilation: Compilation) -> None:
+        field = compilation.field
+        try:
+            reason = self._child.check(compilation.text(), self.max_seconds)
+        except TimeoutError:
+            raise RequestError(
+                f"{field} takes more than {self.max_seconds:g} seconds to compile: make it smaller "
+                "or simpler",
+                field=field,
+            ) from None
+        except ChildProcessError:
+            raise RequestError(
+                f"{field} cannot be compiled: it is nested too deep or takes too much memory; make "
+                "it smaller or simpler",
+                field=field,
+            ) from None
+        if reason:
+            raise does_not_compile(field, reason)
 
 
-class _Once:
-    """Passes the first call on, and no other."""
-
-    def __init__(self, take: Take) -> None:
-        self._take = take
-        self._lock = threading.Lock()
-        self._taken = False
-
-    def __call__(self, result: GrammarState | Exception) -> None:
-        with self._lock:
-            first, self._taken = not self._taken, True
-        if first:
-            self._take(result)
+def _start_thread(run: Callable[[], None]) -> threading.Thread:
+    # A daemon: a compilation that goes on does not keep the program from ending.
+    thread = threading.Thread(target=run, name="copyahead-grammar", daemon=True)
+    before = threading.stack_size()
+    # Not every platform lets a thread's stack be chosen.
+    with contextlib.suppress(ValueError, RuntimeError):
+        threading.stack_size(STACK_BYTES)
+    try:
+        thread.start()
+    finally:
+        with contextlib.suppress(ValueError, RuntimeError):
+            threading.stack_size(before)
+    return thread

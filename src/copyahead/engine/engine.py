@@ -11,16 +11,15 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 
 import msgspec
 
 from copyahead.acceptance import sample_and_compare
 from copyahead.backends.base import Backend, Capabilities, Logits, Part
-from copyahead.engine.compiling import Compile
 from copyahead.engine.drafting import Drafting, MakeDrafter
-from copyahead.engine.grammar import GrammarCompiler, GrammarState
+from copyahead.engine.grammar import Compilation, GrammarCompiler, GrammarState
+from copyahead.engine.grammar_child import GrammarChild
 from copyahead.engine.request import Choice, Chunk, Completion, Request, check_request
 from copyahead.engine.scheduler import EngineOptions, Scheduler
 from copyahead.engine.sequence import Sequence
@@ -106,6 +105,8 @@ class Engine:
         self._slots = Slots(backend)
         self._scheduler = Scheduler(self._slots, self._drafting, self._capabilities, self.options)
         self._grammars = GrammarCompiler(backend.tokenizer, backend.capabilities.vocab_size)
+        self.grammar_child = GrammarChild(backend.tokenizer.vocab_size)
+        """Checks grammars for `AsyncEngine`; it runs from the first of them, or from `warm_up`."""
         self._handles: dict[int, Handle] = {}
         self._keys = itertools.count()
         self._log = CopyLog()
@@ -119,8 +120,8 @@ class Engine:
 
     # Requests
 
-    def compiler(self, request: Request) -> Compile | None:
-        """What compiles the request's grammar, for any thread to call; None where it has none.
+    def compilation(self, request: Request) -> Compilation | None:
+        """The request's grammar, for any thread to compile; None where it has none.
 
         Raises RequestError, before any work, when the request cannot be served as asked.
         """
@@ -128,21 +129,21 @@ class Engine:
         if request.json_schema is None and request.grammar is None:
             return None
         self._grammars.load()
-        return partial(
-            self._grammars.compile, json_schema=request.json_schema, grammar=request.grammar
-        )
+        return Compilation(self._grammars, request.json_schema, request.grammar)
 
     def submit(self, request: Request, sink: Sink, grammar: GrammarState | None = None) -> Handle:
         """Take a request on; `sink` gets its chunks during later steps.
 
-        `grammar`: what `compiler` made for it; compiled here when it is not given. Raises
-        RequestError, before any work, when the request cannot be served as asked.
+        `grammar`: what `compilation` made for it; compiled here, in the caller's own thread, when
+        it is not given: a text from a stranger may crash the compiler, and `AsyncEngine` checks it
+        in a process of its own. Raises RequestError, before any work, when the request cannot be
+        served as asked.
         """
-        compile_ = self.compiler(request)
+        compilation = self.compilation(request)
         if self._max_draft > 0 and request.lookup:
             self._drafting.drafter(request.policy)
-        if grammar is None and compile_ is not None:
-            grammar = compile_()
+        if grammar is None and compilation is not None:
+            grammar = compilation.compile()
         answers = self._answers(request, grammar)
         handle = Handle(request, answers, sink)
         for answer in answers:
@@ -367,7 +368,8 @@ class Engine:
 
     def warm_up(self) -> None:
         """Prepare now what the first answer under a grammar would wait for."""
-        self._grammars.warm_up()
+        if self._grammars.warm_up():
+            self.grammar_child.start()
 
     @property
     def num_active(self) -> int:
@@ -405,6 +407,7 @@ class Engine:
         """End what runs and free the backend. Idempotent."""
         for handle in list(self._handles.values()):
             self.cancel(handle)
+        self.grammar_child.close()
         self.backend.close()
 
     def __enter__(self) -> Engine:

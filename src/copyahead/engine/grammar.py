@@ -6,11 +6,11 @@ never has to go back. A draft is cut at its first illegal token before it costs 
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from copyahead.backends.base import Logits, Tokenizer
@@ -85,10 +85,13 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._llg_tokenizer: Any = None
 
-    def warm_up(self) -> None:
-        """Read the vocabulary into llguidance, where that is installed."""
-        with contextlib.suppress(MissingExtraError):
+    def warm_up(self) -> bool:
+        """Read the vocabulary into llguidance; False where that is not installed."""
+        try:
             self.load()
+        except MissingExtraError:
+            return False
+        return True
 
     def load(self) -> None:
         """Read the vocabulary into llguidance, unless that has been done. Not for two threads
@@ -102,37 +105,46 @@ class GrammarCompiler:
         After `load`, any thread may call it, and others go on while it works.
         """
         self.load()
-        llguidance = _llguidance()
-        field, given = _constraint(json_schema, grammar)
-        if len(given) > MAX_CHARACTERS:
-            raise RequestError(
-                f"{field} has {len(given)} characters, and {MAX_CHARACTERS} are allowed: make it "
-                "smaller",
-                field=field,
-            )
-        if json_schema is not None:
-            text = _schema_grammar(llguidance, json_schema)
-        else:
-            text = llguidance.LLMatcher.grammar_from_lark(grammar)
-        matcher = llguidance.LLMatcher(self._llg_tokenizer, text, log_level=0)
+        compilation = Compilation(self, json_schema, grammar)
+        matcher = _llguidance().LLMatcher(self._llg_tokenizer, compilation.text(), log_level=0)
         if matcher.is_error():
-            reason = _reason(matcher.get_error())
-            raise RequestError(f"{field} does not compile: {reason}", field=field)
+            raise does_not_compile(compilation.field, matcher.get_error())
         return GrammarState(matcher, self._vocab_size)
 
 
-def too_slow(seconds: float, *, json_schema: str | None, grammar: str | None) -> RequestError:
-    """The refusal of a grammar that takes longer than `seconds` to compile."""
-    field, _ = _constraint(json_schema, grammar)
-    return RequestError(
-        f"{field} takes more than {seconds:g} seconds to compile: make it smaller or simpler",
-        field=field,
-    )
+class Compilation(msgspec.Struct, frozen=True):
+    """A request's schema or grammar, to be compiled by whichever thread."""
+
+    compiler: GrammarCompiler
+    json_schema: str | None
+    grammar: str | None
+
+    @property
+    def field(self) -> str:
+        """The request's field that holds it."""
+        return "json_schema" if self.json_schema is not None else "grammar"
+
+    def text(self) -> str:
+        """It in llguidance's own form; RequestError when it is too long, or no JSON."""
+        given = self.json_schema if self.json_schema is not None else self.grammar or ""
+        if len(given) > MAX_CHARACTERS:
+            raise RequestError(
+                f"{self.field} has {len(given)} characters, and {MAX_CHARACTERS} are allowed: "
+                "make it smaller",
+                field=self.field,
+            )
+        if self.json_schema is not None:
+            return _schema_grammar(_llguidance(), given)
+        return str(_llguidance().LLMatcher.grammar_from_lark(given))
+
+    def compile(self) -> GrammarState:
+        """A state at its start; RequestError when it does not compile."""
+        return self.compiler.compile(json_schema=self.json_schema, grammar=self.grammar)
 
 
-def _constraint(json_schema: str | None, grammar: str | None) -> tuple[str, str]:
-    """The field that is given, and its text."""
-    return ("json_schema", json_schema) if json_schema is not None else ("grammar", grammar or "")
+def does_not_compile(field: str, error: str) -> RequestError:
+    """The refusal of a grammar for which llguidance has an `error`."""
+    return RequestError(f"{field} does not compile: {_reason(error)}", field=field)
 
 
 def _reason(error: str) -> str:

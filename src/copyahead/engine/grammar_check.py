@@ -1,0 +1,107 @@
+"""A program that says of each grammar whether llguidance can compile it.
+
+llguidance recurses without a limit, and some patterns take it exponential time and memory. Here
+that ends one small process; what passes here is safe to compile in the engine. The program
+imports nothing of copyahead, so that it starts fast.
+
+    python -P grammar_check.py VOCAB_SIZE SECONDS
+
+A line in: a grammar in llguidance's own form, as a JSON text. A line out: a JSON text that says
+why it does not compile, empty where it does. The first line out is empty: it is ready. It ends
+with its input, or when one grammar takes longer than SECONDS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import threading
+from typing import Any
+
+MAX_BYTES = 1 << 30
+"""Most memory. A schema of a megabyte takes a fraction of it."""
+STACK_BYTES = 8 << 20
+"""Far less than the engine compiles with, so that what fits here fits there."""
+
+
+class _Vocabulary:
+    """Every byte, after as many special tokens as the model has tokens.
+
+    A grammar may name a special token of the model by its id. The cost of compiling is that of
+    the grammar, whatever the vocabulary.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        names = [b"<|%d|>" % token for token in range(vocab_size)]
+        self.tokens = [*names, *(bytes([byte]) for byte in range(256))]
+        self.special_token_ids = list(range(vocab_size))
+        self.bos_token_id = None
+        self.eos_token_id = 0
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        data = text.encode() if isinstance(text, str) else text
+        return [len(self.special_token_ids) + byte for byte in data]
+
+
+def _check(llguidance: Any, tokenizer: Any, grammar: str) -> str:
+    try:
+        matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0)
+        if not matcher.is_error():
+            # What the first token asks of it runs on the engine's own stack.
+            matcher.compute_bitmask()
+            matcher.compute_ff_tokens()
+        return str(matcher.get_error()) if matcher.is_error() else ""
+    except BaseException as error:
+        # A panic of the library is no Exception.
+        return f"the compiler failed: {error!r}"
+
+
+def _serve(vocab_size: int, seconds: int) -> None:
+    import llguidance
+
+    wrapper = llguidance.TokenizerWrapper(_Vocabulary(vocab_size))
+    tokenizer = llguidance.LLTokenizer(wrapper, eos_token=[0])
+    _answer("")
+    for line in sys.stdin:
+        _set_alarm(seconds)
+        reason = _check(llguidance, tokenizer, json.loads(line))
+        _set_alarm(0)
+        _answer(reason)
+
+
+def _answer(reason: str) -> None:
+    print(json.dumps(reason), flush=True)
+
+
+def _set_alarm(seconds: int) -> None:
+    """For a parent that is gone; one that lives ends it in time."""
+    if hasattr(signal, "alarm"):
+        signal.alarm(seconds)
+
+
+def _set_limits() -> None:
+    try:
+        import resource
+    except ImportError:
+        return
+    for kind, limit in ((resource.RLIMIT_AS, MAX_BYTES), (resource.RLIMIT_CORE, 0)):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (limit, limit))
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    # Ctrl-C reaches all processes of a terminal: the server decides when this one ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _set_limits()
+    vocab_size, seconds = map(int, sys.argv[1:])
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=_serve, args=(vocab_size, seconds))
+    thread.start()
+    thread.join()
+
+
+if __name__ == "__main__":
+    main()
