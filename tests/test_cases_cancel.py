@@ -226,7 +226,7 @@ def test_case_113_what_cannot_be_done_is_refused_before_any_work() -> None:
     with lookup_engine(backend) as engine:
         with pytest.raises(RequestError, match="exclude"):
             engine.submit(Request(prompt=[A], grammar="g", json_schema="{}"), lambda _: None)
-        with pytest.raises(ConfigError, match="unknown"):
+        with pytest.raises(RequestError, match="unknown"):
             engine.submit(Request(prompt=[A], policy="no such policy"), lambda _: None)
         assert engine.num_active == backend.num_passes == backend.num_samplers == 0
     with pytest.raises(ConfigError, match="unknown"):

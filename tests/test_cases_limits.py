@@ -226,6 +226,46 @@ def test_what_is_no_list_of_stop_strings(stop: Any) -> None:
     refused("stop", {"stop": stop})
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sampling", None),
+        ("sampling", {"temperature": 1}),
+        ("lookup", "no"),
+        ("ignore_eos", 1),
+        ("tenant", ["a"]),
+        ("tenant", None),
+        ("policy", 5),
+        ("policy", ["fixed"]),
+        ("json_schema", {}),
+        ("grammar", b'start: "a"'),
+        ("grammar", 'start: "\ud800"'),
+        ("json_schema", '{"const": "\ud800"}'),
+    ],
+)
+def test_what_is_of_no_kind_that_the_field_takes(field: str, value: Any) -> None:
+    refused(field, {field: value})
+
+
+@pytest.mark.parametrize("options", [{}, {"lookup": False}, {"max_draft_tokens": 0}], ids=str)
+@pytest.mark.parametrize("rewind", [None, 0])
+@pytest.mark.parametrize("policy", ["nope", "fixed:nope=1"])
+def test_an_unknown_policy_is_refused_also_where_nothing_is_drafted(
+    policy: str, rewind: int | None, options: dict[str, Any]
+) -> None:
+    request = Request(prompt=[A], policy=policy, **options)
+    for engine in (lookup_engine(FakeBackend(max_rewind=rewind)), Engine(FakeBackend())):
+        with engine, pytest.raises(RequestError, match="nope") as caught:
+            engine.complete(request)
+        assert caught.value.field == "policy"
+        assert engine.backend.num_passes == 0  # type: ignore[attr-defined]
+
+
+def test_a_known_policy_is_taken_where_nothing_is_drafted() -> None:
+    got = plain(FakeBackend(), Request(prompt=[A], policy="fixed", max_tokens=2))
+    assert len(got.choices[0].tokens) == 2
+
+
 @pytest.mark.parametrize("stop", [[], (), ["x END"], (" ",), ["a", "b", "c", "d", "e"]], ids=str)
 def test_lists_of_stop_strings(stop: Any) -> None:
     got = plain(scripted(A, B, 7, C), Request(prompt=[D], stop=stop))

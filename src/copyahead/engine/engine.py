@@ -24,7 +24,8 @@ from copyahead.engine.request import Choice, Chunk, Completion, Request, check_r
 from copyahead.engine.scheduler import EngineOptions, Scheduler
 from copyahead.engine.sequence import Sequence
 from copyahead.engine.slots import Slots
-from copyahead.errors import BackendError, CopyaheadError
+from copyahead.errors import BackendError, ConfigError, CopyaheadError, RequestError
+from copyahead.policies import parse_policy
 from copyahead.sampling import SamplingOptions
 from copyahead.stats import CopyLog, CopyStats, logger
 from copyahead.step_cost import StepCost, StepCostMeter
@@ -99,6 +100,7 @@ class Engine:
         self.stats = CopyStats()
         """Counters of all requests that have ended."""
         self._capabilities = _capabilities(backend)
+        self._default_policy = policy
         self._drafting = Drafting(make_drafter, policy, backend.tokenizer.vocab_size)
         self._meter = StepCostMeter(backend.step_cost)
         self._max_draft = _draft_cap(backend, max_draft_tokens) if make_drafter else 0
@@ -126,10 +128,21 @@ class Engine:
         Raises RequestError, before any work, when the request cannot be served as asked.
         """
         check_request(request, self._capabilities)
+        self._check_policy(request)
         if request.json_schema is None and request.grammar is None:
             return None
         self._grammars.load()
         return Compilation(self._grammars, request.json_schema, request.grammar)
+
+    def _check_policy(self, request: Request) -> None:
+        """Have the request's drafter; RequestError for an unknown policy, drafting or not."""
+        try:
+            if self._max_draft > 0 and request.lookup:
+                self._drafting.drafter(request.policy)
+            elif request.policy not in (None, "", self._default_policy):
+                parse_policy(request.policy)
+        except ConfigError as error:
+            raise RequestError(str(error), field="policy") from None
 
     def submit(self, request: Request, sink: Sink, grammar: GrammarState | None = None) -> Handle:
         """Take a request on; `sink` gets its chunks during later steps.
@@ -140,8 +153,6 @@ class Engine:
         served as asked.
         """
         compilation = self.compilation(request)
-        if self._max_draft > 0 and request.lookup:
-            self._drafting.drafter(request.policy)
         if grammar is None and compilation is not None:
             grammar = compilation.compile()
         answers = self._answers(request, grammar)

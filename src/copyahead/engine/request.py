@@ -125,6 +125,7 @@ class Completion(msgspec.Struct):
 
 def check_request(request: Request, capabilities: Capabilities) -> None:
     """Raise RequestError, naming the field, unless the request can be served."""
+    _check_kinds(request)
     prompt, limit = request.prompt, capabilities.context_size
     _check_is_list("prompt", prompt)
     if len(prompt) == 0:
@@ -156,6 +157,23 @@ def check_request(request: Request, capabilities: Capabilities) -> None:
         raise RequestError("json_schema and grammar exclude each other", field="grammar")
 
 
+def _check_kinds(request: Request) -> None:
+    kinds: dict[str, tuple[tuple[type, ...], str]] = {
+        "sampling": ((SamplingOptions,), "SamplingOptions"),
+        "ignore_eos": ((bool,), "true or false"),
+        "lookup": ((bool,), "true or false"),
+        "tenant": ((str,), "a text"),
+        "policy": ((str, type(None)), "a text"),
+        "json_schema": ((str, type(None)), "a text"),
+        "grammar": ((str, type(None)), "a text"),
+    }
+    for field, (allowed, name) in kinds.items():
+        value = getattr(request, field)
+        if not isinstance(value, allowed):
+            kind = type(value).__name__
+            raise RequestError(f"{field} must be {name}, not {kind}", field=field)
+
+
 def _check_texts(request: Request) -> None:
     stop: object = request.stop
     if not isinstance(stop, list | tuple) or not all(isinstance(text, str) for text in stop):
@@ -163,9 +181,12 @@ def _check_texts(request: Request) -> None:
     if "" in stop:
         raise RequestError("stop must not hold an empty text: leave it out", field="stop")
     for field in ("json_schema", "grammar"):
-        text = getattr(request, field)
-        if text is not None and not isinstance(text, str):
-            raise RequestError(f"{field} must be a text, not {type(text).__name__}", field=field)
+        try:
+            (getattr(request, field) or "").encode()
+        except UnicodeEncodeError:
+            raise RequestError(
+                f"{field} is not valid Unicode: it holds half of a surrogate pair", field=field
+            ) from None
 
 
 def _check_is_list(field: str, ids: object) -> None:
