@@ -154,3 +154,15 @@ async def test_a_request_that_the_worker_never_took_ends_when_the_engine_closes(
     with pytest.raises(EngineStopped):
         await asyncio.wait_for(late.accepted(), timeout=10)
     await closing
+
+
+async def test_a_stream_that_is_never_read_is_not_kept() -> None:
+    request = Request(prompt=[1], max_tokens=3, ignore_eos=True, n=2)
+    async with AsyncEngine(Engine(FakeBackend())) as engine:
+        unread = [engine.generate(request) for _ in range(5)]
+        # It comes after them and is longer.
+        await engine.complete(Request(prompt=[1], max_tokens=40, ignore_eos=True))
+        assert not engine._streams
+        assert all(stream.handle is not None and stream.handle.done for stream in unread)
+        choices = [chunk.index async for chunk in unread[0] if chunk.finish_reason is not None]
+        assert sorted(choices) == [0, 1]

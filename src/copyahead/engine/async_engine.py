@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from types import TracebackType
 
 from copyahead.engine.compiling import CompileQueue, Job
@@ -38,6 +39,8 @@ class Stream:
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._num_open = request.n
+        self.num_unfinished = request.n
+        """Answers of which the worker has not put the last chunk."""
         self._accepted, self._started = asyncio.Event(), asyncio.Event()
         self._refusal: BaseException | None = None
         self.handle: Handle | None = None
@@ -222,10 +225,18 @@ class AsyncEngine:
         try:
             if isinstance(grammar, Exception):
                 raise grammar
-            stream.take_on(self.engine.submit(stream.request, stream.put, grammar))
+            sink = partial(self._deliver, stream)
+            stream.take_on(self.engine.submit(stream.request, sink, grammar))
         except Exception as error:
             self._streams.discard(stream)
             stream.put(error)
+
+    def _deliver(self, stream: Stream, chunk: Chunk) -> None:
+        stream.num_unfinished -= chunk.finish_reason is not None
+        if not stream.num_unfinished:
+            # It may never be read to its end.
+            self._streams.discard(stream)
+        stream.put(chunk)
 
     def _cancel(self, stream: Stream) -> None:
         known = stream in self._streams
