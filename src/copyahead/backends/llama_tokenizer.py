@@ -24,7 +24,6 @@ class LlamaTokenizer:
             token for token in range(width) if library.llama_vocab_is_eog(vocab, token)
         )
         self._pieces: list[bytes | None] = [None] * width
-        self._buffer = ctypes.create_string_buffer(256)
 
     @property
     def vocab_size(self) -> int:
@@ -98,11 +97,13 @@ class LlamaTokenizer:
 
     def _read_piece(self, token: Token) -> bytes:
         read = self._library.llama_token_to_piece
-        length = read(self._vocab, token, self._buffer, len(self._buffer), 0, False)
+        # Its own at each call: several threads read.
+        buffer = ctypes.create_string_buffer(256)
+        length = read(self._vocab, token, buffer, len(buffer), 0, False)
         if length < 0:
-            self._buffer = ctypes.create_string_buffer(-length)
-            length = read(self._vocab, token, self._buffer, len(self._buffer), 0, False)
-        return self._buffer.raw[:length]
+            buffer = ctypes.create_string_buffer(-length)
+            length = read(self._vocab, token, buffer, len(buffer), 0, False)
+        return buffer.raw[:length]
 
 
 def _num_real_tokens(library: Any, vocab: Any, width: int) -> int:
