@@ -101,17 +101,18 @@ class CopyStats(msgspec.Struct):
             self.accepted_per_position[position] += 1
 
     def add(self, other: CopyStats) -> None:
-        """Add another request's counters to these."""
+        """Add another request's counters to these. It may be counting in another thread."""
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest_match = max(self.longest_match, other.longest_match)
-        for source, theirs in other.by_source.items():
+        for source, theirs in dict(other.by_source).items():
             count = self.by_source.setdefault(source, SourceCount())
             count.num_draft_tokens += theirs.num_draft_tokens
             count.num_accepted_tokens += theirs.num_accepted_tokens
-        missing = len(other.accepted_per_position) - len(self.accepted_per_position)
+        accepted = list(other.accepted_per_position)
+        missing = len(accepted) - len(self.accepted_per_position)
         self.accepted_per_position.extend([0] * missing)
-        for position, times in enumerate(other.accepted_per_position):
+        for position, times in enumerate(accepted):
             self.accepted_per_position[position] += times
 
 
