@@ -65,6 +65,22 @@ def dialogue(*texts: str) -> list[dict[str, str]]:
     return [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
 
 
+def answered(fields: dict[str, Any]) -> str:
+    """A line with one message of the assistant."""
+    return json.dumps({"messages": [{"role": "assistant", **fields}]})
+
+
+def completed(choice: Any) -> str:
+    """A line of a text completion's log."""
+    return json.dumps({"request": {"prompt": "abc"}, "response": {"choices": [choice]}})
+
+
+def record(**fields: Any) -> str:
+    """A line of copyahead's own, with `fields` in place of good ones."""
+    good = {"session": "s", "turn": 0, "shared": 0, "prompt": [1], "output": [2]}
+    return json.dumps({"copyahead_trace": 1, **good, **fields})
+
+
 def test_messages_as_json_lines(tmp_path: Path) -> None:
     path = lines(tmp_path / "runs.jsonl", [{"id": "a", "messages": dialogue("q", "x", "r", "y")}])
     corpus = corpus_of(path)
@@ -113,6 +129,19 @@ def test_tool_calls_are_written_and_their_ids_are_not(tmp_path: Path) -> None:
         ('{"copyahead_trace": 99}', "version 99"),
         ('{"copyahead_trace": 1, "session": "s"}', "turn"),
         ('{"conversations": [{"value": "x"}]}', "'role'"),
+        (answered({"tool_calls": ["x"]}), "message 1: a tool call is not an object"),
+        (answered({"tool_calls": [{"function": "f"}]}), "message 1: a tool call is not an object"),
+        (answered({"reasoning_content": {}, "content": {"a": 1}}), "message 1: content is neither"),
+        (answered({"reasoning_content": ["x"]}), "message 1: reasoning_content is not text"),
+        (completed({"text": {"a": 1}}), "the answer is not text"),
+        (completed("x"), "indices"),
+        ('{"cases": [{"messages": [], "reference_response": {"a": 1}}]}', "reference_response is"),
+        (record(prompt=[99_999_999_999]), "prompt"),
+        (record(prompt=[2**31 - 1]), "prompt"),
+        (record(output=[-5]), "output"),
+        (record(shared=-3), "shared"),
+        (record(vocab_size=-1), "vocab_size"),
+        (record(vocab_size=10**15), "vocab_size"),
     ],
 )
 def test_broken_lines_are_reported_with_their_place_and_skipped(
@@ -241,6 +270,11 @@ def test_part_of_the_sessions(tmp_path: Path) -> None:
         assert written(build_corpus(read_traces([f"{path}{part}"]), ByteTokenizer())) == expected
 
 
+def damaged(packed: bytes) -> bytes:
+    """A gzip file whose first block is none."""
+    return packed[:10] + b"\xff" * 20 + packed[30:]
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -248,6 +282,8 @@ def test_part_of_the_sessions(tmp_path: Path) -> None:
         (b"some prose\n", "of no known format"),
         (b"\xff\xfe\x00", "neither JSON nor UTF-8"),
         (b"\x1f\x8b\x08broken", "cannot be read"),
+        (gzip.compress(b"{}" * 9)[:-9], "cannot be read"),
+        (damaged(gzip.compress(bytes(range(200)))), "cannot be read"),
         (b"[]", "hold no request"),
         (b'{"messages": []}\n', "line 1: no message of the assistant"),
     ],
@@ -264,6 +300,18 @@ def test_missing_files_and_empty_directories(tmp_path: Path) -> None:
         read_traces([str(tmp_path / "none.jsonl")])
     with pytest.raises(ConfigError, match="has no file"):
         read_traces([str(tmp_path)])
+
+
+def test_one_bad_file_of_a_directory_does_not_stop_the_others(tmp_path: Path) -> None:
+    lines(tmp_path / "a.jsonl", [{"messages": dialogue("q", "x")}])
+    (tmp_path / "b.jsonl.gz").write_bytes(damaged(gzip.compress(bytes(range(200)))))
+    (tmp_path / "README.md").write_text("some prose\n")
+    traces = read_traces([str(tmp_path)])
+    assert [len(trace.conversations) for trace in traces] == [0, 1, 0]
+    assert [p.place for trace in traces for p in trace.problems] == ["the whole file"] * 2
+    assert traces[0].problems[0].reason.startswith("is of no known format")
+    with pytest.raises(ConfigError, match="of no known format"):
+        read_traces([str(tmp_path / "README.md"), str(tmp_path)])
 
 
 def test_recorded_requests_come_back(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -51,14 +52,14 @@ def read_traces(names: Sequence[str], *, chat: ChatMode = "turns", after: int = 
 
     `FILE@A:B` takes the sessions A to B - 1 of a file, counted from 0. `chat`: whether a chat
     history is cut into turns, or is one running text whose first `after` characters are read and
-    the rest written. Raises ConfigError for a file that cannot be read, is of no known format,
-    or holds no request.
+    the rest written. Raises ConfigError where nothing holds a request, and for a named file that
+    cannot be read or is of no known format; one found in a directory becomes a problem instead.
     """
     traces = []
     for name in names:
         path, part = _split_name(name)
         for file in _files(path):
-            trace = _read_file(file, chat, after)
+            trace = _read_file(file, chat, after, skip=path.is_dir())
             trace.conversations = trace.conversations[part]
             if trace.requests:
                 trace.requests = _first_sessions(trace.requests, part)
@@ -91,16 +92,28 @@ def _first_sessions(requests: list[TokenRequest], part: slice) -> list[TokenRequ
     return [r for r in requests if r.session in wanted]
 
 
-def _read_file(path: Path, chat: ChatMode, after: int) -> Trace:
-    data = _content(path)
+def _read_file(path: Path, chat: ChatMode, after: int, *, skip: bool) -> Trace:
+    """`skip`: a file that cannot be used becomes a problem instead of an error."""
     trace = Trace(str(path), category_of(path))
+    try:
+        _fill(trace, path, chat, after)
+    except ConfigError as error:
+        if not skip:
+            raise
+        reason = str(error).removeprefix(f"trace {path} ")
+        trace.problems.append(Problem(trace.path, "the whole file", reason))
+    return trace
+
+
+def _fill(trace: Trace, path: Path, chat: ChatMode, after: int) -> None:
+    data = _content(path)
     reader = _Reader(trace)
     items = _json_items(data)
     if items is not None:
         for place, item in items:
             reader.take(place, item)
         reader.finish()
-        return trace
+        return
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -110,7 +123,6 @@ def _read_file(path: Path, chat: ChatMode, after: int) -> Trace:
     if conversation is None:
         raise ConfigError(f"trace {path} is of no known format: known are {KNOWN}")
     trace.conversations.append(conversation)
-    return trace
 
 
 def _content(path: Path) -> bytes:
@@ -118,7 +130,7 @@ def _content(path: Path) -> bytes:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
-    except (OSError, EOFError, gzip.BadGzipFile) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"trace {path} cannot be read ({reason})") from None
     if not data.strip():
@@ -169,7 +181,7 @@ class _Reader:
             if not isinstance(item, dict):
                 raise ValueError("not a JSON object: cut short or damaged")
             self._dispatch(place, item)
-        except (ValueError, TypeError, KeyError, LookupError, msgspec.ValidationError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             missing = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             self._skip(place, " ".join(missing.split()) or type(error).__name__)
 
@@ -233,7 +245,7 @@ class _Reader:
             answer = message_of(choices[0]["message"], written=True)
         elif isinstance(request.get("prompt"), str):
             prompt = [Message("user", request["prompt"])]
-            answer = Message("assistant", choices[0]["text"], written=True)
+            answer = Message("assistant", _text(choices[0]["text"], "the answer"), written=True)
         else:
             raise ValueError("the request has neither messages nor a prompt of text")
         if not answer.text:
@@ -255,8 +267,15 @@ class _Reader:
         for session, case in longest.items():
             messages = messages_of(case["messages"], written=True)
             if case.get("reference_response"):
-                messages.append(Message("assistant", case["reference_response"], written=True))
+                answer = _text(case["reference_response"], "reference_response")
+                messages.append(Message("assistant", answer, written=True))
             self._add(session, messages)
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is not text")
+    return value
 
 
 def _body(value: Any, name: str) -> dict[str, Any]:

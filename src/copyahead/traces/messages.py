@@ -36,6 +36,8 @@ def message_of(item: Any, *, written: bool) -> Message:
     if not isinstance(role, str):
         raise ValueError("role is not text")
     thinking = item.get("reasoning_content") or ""
+    if not isinstance(thinking, str):
+        raise ValueError("reasoning_content is not text")
     text = f"<think>\n{thinking}\n</think>\n" if thinking and role == ASSISTANT else ""
     text += _content(item.get("content"))
     if role == ASSISTANT:
@@ -62,7 +64,9 @@ def _content(content: Any) -> str:
 
 def _call(call: Any) -> str:
     """A call as common chat templates write it; the arguments are the model's own text."""
-    function = call.get("function") or call
+    function = (call.get("function") or call) if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise ValueError("a tool call is not an object")
     arguments = function.get("arguments", "{}")
     if not isinstance(arguments, str):
         arguments = msgspec.json.encode(arguments).decode()

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -28,6 +28,10 @@ _MAX_TOKENS_KEPT = 1 << 22
 
 Tokens = npt.NDArray[np.int32]
 
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+Id = Annotated[int, msgspec.Meta(ge=0, lt=2**31 - 1)]
+"""A token id: below the size of a vocabulary, which fits an int32."""
+
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One request, as it ended."""
@@ -36,15 +40,15 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The version of the record."""
     session: str
     """Requests of one conversation share it."""
-    turn: int
+    turn: Count
     """Counts the session's records from 0, so that a lost one is noticed."""
-    shared: int
+    shared: Count
     """How many tokens of the session's last record (prompt and output) this prompt begins with."""
-    prompt: list[int]
+    prompt: list[Id]
     """The rest of the prompt."""
-    output: list[int]
+    output: list[Id]
     """The emitted tokens, end token included where one was emitted."""
-    vocab_size: int = 0
+    vocab_size: Count = 0
     """Size of the vocabulary; 0: not known."""
     rounds: list[tuple[int, int]] = []
     """`(num_draft_tokens, num_accepted_tokens)` of each round, in order."""
