@@ -100,6 +100,39 @@ def test_a_compressed_file_is_told_by_content(tmp_path: Path) -> None:
     assert written(corpus_of(packed)) == ["x|"]
 
 
+@pytest.mark.parametrize("count", [2, 30])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_array_is_read_whole_however_it_is_laid_out(
+    tmp_path: Path, count: int, indent: int | None
+) -> None:
+    items = [{"messages": dialogue("q", f"x{n}")} for n in range(count)]
+    path = tmp_path / "array.json"
+    laid_out = ",\n".join(json.dumps(item, indent=indent) for item in items)
+    path.write_text(f"[\n{laid_out}\n]\n")
+    assert written(corpus_of(path)) == [f"x{n}|" for n in range(count)]
+    assert not only(path).problems
+
+
+def test_a_document_with_a_message_a_line_is_one_document(tmp_path: Path) -> None:
+    path = tmp_path / "document.json"
+    laid_out = ",\n".join(json.dumps(message) for message in dialogue("q", "x", "r", "y"))
+    path.write_text('{"messages": [\n' + laid_out + "\n]}\n")
+    assert written(corpus_of(path)) == ["x|", "y|"]
+
+
+@pytest.mark.parametrize("text", ['{"messages": %s}\n{"surprise": 1}\n', '[{"messages": %s}]'])
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "marked.jsonl"
+    path.write_text(text % json.dumps(dialogue("q", "x")), encoding="utf-8-sig")
+    assert written(corpus_of(path)) == ["x|"]
+
+
+def test_a_chat_history_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "chat.md"
+    path.write_text("#### q\nx\n", encoding="utf-8-sig")
+    assert written(corpus_of(path)) == ["x\n"]
+
+
 def test_tool_calls_are_written_and_their_ids_are_not(tmp_path: Path) -> None:
     call = {"id": "call_7f", "function": {"name": "run", "arguments": '{"a": 1}'}}
     messages = [

@@ -1,11 +1,13 @@
 """Reading recorded traffic in the formats that people have it in.
 
-A format is told by content, never by name, and line by line, so that a mixed file works. What
-is broken or unknown becomes a `Problem` and is skipped. docs/replay.md lists the formats.
+A format is told by content, never by name: one JSON document, or else line by line, so that a
+mixed file works. What is broken or unknown becomes a `Problem` and is skipped. docs/replay.md lists
+the formats.
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import re
 import zlib
@@ -133,6 +135,7 @@ def _content(path: Path) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"trace {path} cannot be read ({reason})") from None
+    data = data.removeprefix(codecs.BOM_UTF8)
     if not data.strip():
         raise ConfigError(f"trace {path} is empty")
     return data
@@ -147,15 +150,16 @@ def category_of(path: Path) -> str:
 
 
 def _json_items(data: bytes) -> Iterator[tuple[str, Any]] | None:
-    """Each line, or each item of the one document, with its place; None for other text."""
-    lines = [(n, line) for n, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
-    if any(isinstance(_decoded(line), dict) for _, line in lines[:20]):
-        return ((f"line {n}", _decoded(line)) for n, line in lines)
+    """Each item of the one document, or else each line, with its place; None for other text."""
+    # Decoding several lines as one document ends after the first of them.
     document = _decoded(data)
-    if isinstance(document, dict):
-        return iter([("item 1", document)])
     if isinstance(document, list):
         return ((f"item {n}", item) for n, item in enumerate(document, start=1))
+    lines = [(n, line) for n, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
+    if isinstance(document, dict) and len(lines) > 1:
+        return iter([("item 1", document)])
+    if any(isinstance(_decoded(line), dict) for _, line in lines[:20]):
+        return ((f"line {n}", _decoded(line)) for n, line in lines)
     return None
 
 
