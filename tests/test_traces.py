@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from copyahead.config import ModelOptions
 from copyahead.errors import ConfigError
 from copyahead.traces.importers import Trace, read_traces
 from copyahead.traces.record import RecordReader, TraceWriter
+from copyahead.traces.runs import LIMIT, Run, run_all
 from copyahead.traces.tokenizing import COLD, END, REPEATED, START, Corpus, build_corpus
 
 END_ID = 256
@@ -422,3 +425,16 @@ def test_long_text_is_cut_and_none_is_lost(tmp_path: Path) -> None:
     text = "".join(f"line {n}\n" for n in range(5000)) + "x" * 40_000
     path = lines(tmp_path / "a.jsonl", [{"messages": dialogue("q", text)}])
     assert written(corpus_of(path)) == [text + "|"]
+
+
+def test_a_machine_without_cpu_affinity_does_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    path = lines(tmp_path / "a.jsonl", [{"messages": dialogue("q", "x")}])
+    corpus = corpus_of(path)
+    assert written(corpus) == ["x|"]
+    (found,) = run_all(corpus, [Run(LIMIT)])
+    assert found[0].both().emitted == 2
+    assert ModelOptions().num_threads == 1

@@ -26,6 +26,12 @@ def check_range(name: str, value: int | None, low: int, high: int, hint: str = "
         raise ConfigError(f"{name} must be from {low} to {high}, not {value}{hint}")
 
 
+def usable_cpus() -> int:
+    """The logical CPUs that this process may run on; at least 1."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it, macOS and Windows do not.
+    return max(1, len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     """How a llama.cpp model is loaded."""
@@ -35,7 +41,7 @@ class ModelOptions:
     parallel: int = 1
     """Requests that run together."""
     threads: int | None = None
-    """Threads of the model; as many as there are physical cores when not given."""
+    """Threads of the model; one for each logical CPU that it may use when not given."""
     kv_type: KvType = "auto"
     """Type of the KV cache. `auto`: the fastest that the probe proves exact."""
     exact: bool = False
@@ -59,9 +65,7 @@ class ModelOptions:
     @property
     def num_threads(self) -> int:
         """The threads to use: `threads`, or what the process may run on."""
-        if self.threads is not None:
-            return self.threads
-        return max(1, len(os.sched_getaffinity(0)))
+        return self.threads if self.threads is not None else usable_cpus()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from copyahead.config import SharedOptions
+from copyahead.config import SharedOptions, usable_cpus
 from copyahead.contracts import Drafter, Load
 from copyahead.step_cost import StepCost
 from copyahead.traces.replay import Phases, limit_sessions, replay_sessions
@@ -98,7 +97,7 @@ def run_all(
 
     `on_progress` gets the number of written tokens done since its last call.
     """
-    jobs = jobs or len(os.sched_getaffinity(0))
+    jobs = jobs or usable_cpus()
     tasks = _tasks(corpus, runs)
     results: Results = [{} for _ in runs]
     work = corpus.num_written * len(runs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from copyahead.config import usable_cpus
 from copyahead.errors import ConfigError
 from copyahead.traces.conversations import Conversation, Message, TokenRequest
 from copyahead.traces.importers import Trace
@@ -241,7 +241,7 @@ def _encode_all(
             on_progress(len(message.text))
         return parts
 
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(max_workers=usable_cpus()) as pool:
         return list(pool.map(encode, conversations))
 
 
