@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,10 +19,11 @@ from copyahead.cli.serve import ServedModelOptions, _banner
 from copyahead.config import LookupOptions, SharedOptions
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.loading import make_engine
+from copyahead.server.limits import Limits
 from copyahead.server.service import ServerOptions, Service
 from copyahead.testing import FakeBackend
 from copyahead.types import Exactness
-from tests.server_toys import toy_backend, toy_template
+from tests.server_toys import serving, toy_backend, toy_template
 
 
 @pytest.mark.parametrize(
@@ -113,6 +117,82 @@ def test_ctrl_c_lets_a_stream_end_and_exits_in_good_order() -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+OVER_A_TOY = """
+from copyahead.cli import main, serve
+from copyahead.config import LookupOptions
+from copyahead.engine.async_engine import AsyncEngine
+from copyahead.loading import make_engine
+from copyahead.server.service import Service
+from tests.server_toys import toy_backend, toy_template
+
+def service(model, http, options, *_):
+    engine = make_engine(toy_backend(seconds=0.01), lookup=LookupOptions(lookup=False))
+    return Service(AsyncEngine(engine), options, toy_template())
+
+serve._service = service
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "last"),
+    [
+        ([signal.SIGINT], "[DONE]"),
+        ([signal.SIGTERM], "[DONE]"),
+        ([signal.SIGINT, signal.SIGINT], "shutting_down"),
+        ([signal.SIGTERM, signal.SIGINT, signal.SIGTERM], "shutting_down"),
+    ],
+)
+def test_signals_end_the_server_in_good_order(
+    tmp_path: Path, signals: list[signal.Signals], last: str
+) -> None:
+    words, trace = tmp_path / "words", tmp_path / "trace.jsonl"
+    command = [sys.executable, "-c", OVER_A_TOY, "serve", "--port", "0", "--record", str(trace)]
+    with words.open("w") as error, subprocess.Popen(command, stderr=error) as process:
+        try:
+            url = address_in(words)
+            body = {"prompt": "tell", "max_tokens": 150, "stream": True, "ignore_eos": True}
+            with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as stream:
+                lines = filter(None, stream.iter_lines())
+                seen = [next(lines)]
+                for number in signals:
+                    process.send_signal(number)
+                    time.sleep(0.05)
+                seen += lines
+            assert last in seen[-1]
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
+    assert "Traceback" not in words.read_text()
+    assert trace.read_bytes().count(b"\n") == 1
+
+
+def test_a_client_that_never_ends_its_request_is_left_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("copyahead.server.run._LAST_WORDS_SECONDS", 1)
+    engine = AsyncEngine(make_engine(toy_backend(), lookup=LookupOptions(lookup=False)))
+    options = ServerOptions(limits=Limits(shutdown_seconds=0.2))
+    with serving(Service(engine, options, toy_template())) as (url, _):
+        client = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        client.sendall(head + b"content-length: 100\r\n\r\n{")
+        time.sleep(0.3)
+    client.close()
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def address_in(words: Path) -> str:
+    """The address that a server writes to a file when it is up."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        found = re.search(r"^address: (\S+)", words.read_text(), re.MULTILINE)
+        if found:
+            return found[1]
+        time.sleep(0.05)
+    raise AssertionError(f"the server did not come up: {words.read_text()}")
 
 
 def address_of(process: subprocess.Popen[str]) -> str:

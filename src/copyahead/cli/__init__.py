@@ -1,7 +1,8 @@
 """The command line: `copyahead COMMAND`. One module a command, imported when it is called.
 
-Exit status: 0 done; 1 a run failed, or a comparison found a difference where none can be;
-2 the input is wrong; 130 interrupted; 141 nobody reads the output any more.
+Exit status: 0 done, or a server was told to stop (Ctrl-C, SIGTERM) and has; 1 a run failed, or a
+comparison found a difference where none can be; 2 the input is wrong; 130 interrupted; 141 nobody
+reads the output any more.
 """
 
 from __future__ import annotations

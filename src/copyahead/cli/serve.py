@@ -65,7 +65,7 @@ class HttpOptions:
     keepalive_seconds: float = 10.0
     """A comment is sent on a stream that was silent for this long; 0 sends none."""
     shutdown_seconds: float = 30.0
-    """How long running streams may go on after Ctrl-C."""
+    """How long running streams may go on after Ctrl-C or SIGTERM; a second ends them at once."""
 
     def __post_init__(self) -> None:
         check_range("port", self.port, 0, 65535)
@@ -115,13 +115,15 @@ def serve(
     except BaseException:
         bound.close()
         raise
-    serve(
-        service,
-        bound,
-        lambda: output.remark(_banner(service, lookup_options, shared_options, address(bound))),
-    )
-    if service.recorder is not None:
-        service.recorder.close()
+    try:
+        serve(
+            service,
+            bound,
+            lambda: output.remark(_banner(service, lookup_options, shared_options, address(bound))),
+        )
+    finally:
+        if service.recorder is not None:
+            service.recorder.close()
     return 0
 
 

@@ -1,10 +1,12 @@
-"""Running the application under uvicorn, until Ctrl-C."""
+"""Running the application under uvicorn, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 
@@ -15,18 +17,25 @@ from copyahead.server.service import Service
 
 _LAST_WORDS_SECONDS = 5
 """Given to streams that were cut off, to send their error."""
+_POLL_SECONDS = 0.1
 
 
 class Server(uvicorn.Server):
     """Lets running requests end when it is told to stop, up to a limit; then ends them itself.
 
-    The engine is closed first, so that a stream that is cut off gets an error frame and not a
-    broken connection.
+    A second signal ends them at once. The engine is closed first, so that a stream that is cut off
+    gets an error frame and not a broken connection.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
+        self._hurried = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop, or hurry. uvicorn would raise the signal once more when it has ended."""
+        self._hurried = self.should_exit
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop taking connections, wait, close the engine."""
@@ -37,8 +46,15 @@ class Server(uvicorn.Server):
             cutting.cancel()
 
     async def _cut_off(self) -> None:
-        await asyncio.sleep(self._service.limits.shutdown_seconds)
+        end = time.monotonic() + self._service.limits.shutdown_seconds
+        while time.monotonic() < end and not self._hurried:
+            await asyncio.sleep(_POLL_SECONDS)
         await asyncio.to_thread(self._service.close)
+        await asyncio.sleep(_LAST_WORDS_SECONDS)
+        # Who still sends or does not read. A request whose task is cancelled logs a traceback, and
+        # one whose client is gone ends quietly.
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 def make_server(service: Service, bound: socket.socket) -> Server:
@@ -48,7 +64,8 @@ def make_server(service: Service, bound: socket.socket) -> Server:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=int(service.limits.shutdown_seconds) + _LAST_WORDS_SECONDS,
+        # Longer than `Server` takes itself.
+        timeout_graceful_shutdown=int(service.limits.shutdown_seconds) + 3 * _LAST_WORDS_SECONDS,
         timeout_keep_alive=75,
     )
     return Server(config, service)
@@ -78,13 +95,10 @@ def address(bound: socket.socket) -> str:
 
 
 def serve(service: Service, bound: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve until interrupted. `ready` is called before the first connection is taken."""
+    """Serve until told to stop. `ready` is called before the first connection is taken."""
     ready()
     try:
         make_server(service, bound).run(sockets=[bound])
-    except KeyboardInterrupt:
-        # uvicorn has ended in good order and passes the signal on.
-        pass
     finally:
         service.close()
         bound.close()
