@@ -36,6 +36,12 @@ from tests.server_toys import serving, toy_backend, toy_template
         (["--max-queue", "-1"], "max_queue"),
         (["--queue-seconds", "0"], "queue_seconds"),
         (["--no-such-option"], "no-such-option"),
+        # Before the model is looked for.
+        (["/no/such/model.gguf", "--port", "0", "--policy", "best"], "policy 'best' is unknown"),
+        (
+            ["/no/such/model.gguf", "--port", "0", "--record", "/no/such/x"],
+            "record file /no/such/x",
+        ),
         (["/no/such/model.gguf", "--port", "0"], "does not exist"),
     ],
 )

@@ -105,6 +105,7 @@ def serve(
         raise MissingExtraError(error.name or "fastapi", "server") from error
 
     options = _server_options(http)
+    _check_early(lookup_options, record)
     bound = bind(http.host, http.port)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("copyahead").setLevel(logging.INFO if request_log else logging.WARNING)
@@ -143,6 +144,16 @@ def _server_options(http: HttpOptions) -> ServerOptions:
         shutdown_seconds=http.shutdown_seconds,
     )
     return ServerOptions(api_keys=http.api_key, cors_origins=http.cors_origin, limits=limits)
+
+
+def _check_early(lookup: LookupOptions, record: Path | None) -> None:
+    """What else can be known to be wrong before a model is loaded."""
+    from copyahead.loading import check_policy
+    from copyahead.traces.record import TraceWriter
+
+    check_policy(lookup)
+    if record is not None:
+        TraceWriter(record).close()
 
 
 def _service(
