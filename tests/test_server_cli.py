@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from copyahead.cli import run
-from copyahead.cli.serve import ServedModelOptions, _banner
+from copyahead.cli.serve import HttpOptions, ServedModelOptions, _banner
 from copyahead.config import LookupOptions, SharedOptions
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.loading import make_engine
@@ -24,6 +24,9 @@ from copyahead.server.service import ServerOptions, Service
 from copyahead.testing import FakeBackend
 from copyahead.types import Exactness
 from tests.server_toys import serving, toy_backend, toy_template
+
+NO_MODEL = ("/no/such/model.gguf", "--port", "0")
+NO_ORIGINS = ("foo", "", "https://a.org/", "https://a.org/x", "https://A.org", "https://*.a.org")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,7 @@ from tests.server_toys import serving, toy_backend, toy_template
         (["--max-queue", "-1"], "max_queue"),
         (["--queue-seconds", "0"], "queue_seconds"),
         (["--no-such-option"], "no-such-option"),
+        *((["--cors-origin", text], f"cors_origin '{text}' is no origin") for text in NO_ORIGINS),
         # Before the model is looked for.
         (["/no/such/model.gguf", "--port", "0", "--policy", "best"], "policy 'best' is unknown"),
         (
@@ -60,6 +64,11 @@ def test_options_come_from_the_environment_too(
     monkeypatch.setenv("COPYAHEAD_HOST", "0.0.0.0")
     assert run(["serve"]) == 2
     assert "host 0.0.0.0" in capsys.readouterr().err
+
+
+def test_origins_as_browsers_send_them_are_taken() -> None:
+    good = ("*", "null", "https://a.org", "http://localhost:3000", "http://[::1]:80", "app://x")
+    assert HttpOptions(cors_origin=good).cors_origin == good
 
 
 def test_four_slots_unless_told_otherwise() -> None:

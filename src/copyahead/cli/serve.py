@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,7 @@ from copyahead.config import (  # noqa: F401
     SharedOptions,
     check_range,
 )
-from copyahead.errors import MissingExtraError
+from copyahead.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from copyahead.engine import Engine
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _DEFAULT_LOOKUP = LookupOptions()
 _NOT_SHARED = SharedOptions()
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
+"""As browsers send it, or `*`; pages without an origin of their own send `null`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,12 @@ class HttpOptions:
 
     def __post_init__(self) -> None:
         check_range("port", self.port, 0, 65535)
+        for origin in self.cors_origin:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"cors_origin {origin!r} is no origin: give scheme://host or "
+                    "scheme://host:port in lower case, without a path, or * for all"
+                )
 
 
 _DEFAULT_HTTP = HttpOptions()
