@@ -62,17 +62,24 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer as text; only where it was asked for."""
 
 
+def _owner_only(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 class TraceWriter:
     """Appends records to a file. Safe to call from several threads."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, model: str = "", vocab_size: int = 0
     ) -> None:
-        """Raises ConfigError where the file cannot be opened for appending."""
+        """Only its owner may read a file made here: token ids are as good as text.
+
+        Raises ConfigError where the file cannot be opened for appending.
+        """
         self._path = Path(path).expanduser()
         try:
             # Unbuffered, and one write a record: lines of several processes do not mix.
-            self._file = self._path.open("ab", buffering=0)
+            self._file = open(self._path, "ab", buffering=0, opener=_owner_only)  # noqa: SIM115
         except OSError as error:
             raise ConfigError(
                 f"record file {self._path} cannot be written ({error.strerror}): name another"
