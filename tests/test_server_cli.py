@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import copyahead.server
 from copyahead.cli import run
 from copyahead.cli.serve import HttpOptions, ServedModelOptions, _banner
 from copyahead.config import LookupOptions, SharedOptions
@@ -56,6 +57,23 @@ def test_a_wrong_option_is_one_sentence(
     error = capsys.readouterr().err
     assert words in error
     assert "Traceback" not in error
+
+
+def test_the_help_names_every_api(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for name in ("chat completions", "text completions", "responses", "messages"):
+        assert name in shown
+
+
+def test_the_page_lists_every_code_of_an_error() -> None:
+    source = Path(copyahead.server.__file__).parent
+    text = "".join(path.read_text(encoding="utf-8") for path in source.glob("*.py"))
+    page = Path(__file__).parents[1].joinpath("docs", "server.md").read_text(encoding="utf-8")
+    errors = page.partition("## Errors")[2].partition("\n## ")[0]
+    codes = set(re.findall(r'code="(\w+)"', text))
+    assert len(codes) > 10
+    assert {code for code in codes if f"`{code}`" not in errors} == set()
 
 
 def test_options_come_from_the_environment_too(

@@ -24,7 +24,7 @@ from copyahead.errors import BackendError, CopyaheadError
 ENV_PREFIX = "COPYAHEAD_"
 
 _COMMANDS = {
-    "serve": "Serve the model to OpenAI clients over HTTP.",
+    "serve": "Serve the model to OpenAI and Anthropic clients over HTTP.",
     "generate": "Continue a text with the model.",
     "compare": "Decode plainly and with lookup, and compare texts and speeds.",
     "demo": "A first look: three comparisons, and an answer with its copied tokens in colour.",

@@ -95,10 +95,11 @@ def serve(
     request_log: bool = True,
     record: Path | None = None,
 ) -> int:
-    """Serve the model to OpenAI clients until interrupted.
+    """Serve the model to OpenAI and Anthropic clients until told to stop.
 
-    Chat and text completions, streamed or whole, with tools, JSON schemas and log-probabilities.
-    Answers are those of plain decoding: what is copied is only ever a proposal.
+    OpenAI's chat completions, text completions and responses, and Anthropic's messages: streamed or
+    whole, with tools and JSON schemas; completions also with log-probabilities. Answers are those
+    of plain decoding: what is copied is only ever a proposal.
 
     Parameters
     ----------

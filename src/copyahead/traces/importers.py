@@ -53,8 +53,8 @@ def read_traces(names: Sequence[str], *, chat: ChatMode = "turns", after: int = 
     """Read every file named; a directory stands for the files in it.
 
     `FILE@A:B` takes the sessions A to B - 1 of a file, counted from 0. `chat`: whether a chat
-    history is cut into turns, or is one running text whose first `after` characters are read and
-    the rest written. Raises ConfigError where nothing holds a request, and for a named file that
+    history is cut into turns, or is one running text that was all written; its first `after` tokens
+    are only read. Raises ConfigError where nothing holds a request, and for a named file that
     cannot be read or is of no known format; one found in a directory becomes a problem instead.
     """
     traces = []
