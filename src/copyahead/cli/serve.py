@@ -153,7 +153,12 @@ def _server_options(http: HttpOptions) -> ServerOptions:
         keepalive_seconds=http.keepalive_seconds,
         shutdown_seconds=http.shutdown_seconds,
     )
-    return ServerOptions(api_keys=http.api_key, cors_origins=http.cors_origin, limits=limits)
+    return ServerOptions(
+        api_keys=http.api_key,
+        cors_origins=http.cors_origin,
+        open_to_network=http.open_to_network,
+        limits=limits,
+    )
 
 
 def _check_early(lookup: LookupOptions, record: Path | None) -> None:

@@ -104,7 +104,7 @@ class HostCheck:
             return
         error = ApiError(
             "this server takes requests to localhost or 127.0.0.1 only: use that address, or "
-            "start the server with --api-key, or with --cors-origin",
+            "start the server with --api-key, --cors-origin or --open-to-network",
             status=403,
             code="host_not_allowed",
         )
