@@ -221,7 +221,7 @@ def test_copies_that_break_shorten_drafts_and_clean_ones_lengthen_them() -> None
 
 def test_a_few_breaks_are_news_however_long_nothing_broke() -> None:
     session, drafter = session_on([])
-    follow(session, words(500) * 9)
+    follow(session, words(500) * 18)
     model = drafter.models[0]
     assert pricing.break_odds(model) == pytest.approx(pricing.LEAST_BREAKS)
     for _ in range(2):
