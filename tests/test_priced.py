@@ -220,13 +220,29 @@ def test_copies_that_break_shorten_drafts_and_clean_ones_lengthen_them() -> None
 
 
 def test_a_few_breaks_are_news_however_long_nothing_broke() -> None:
-    session, drafter = session_on([])
-    follow(session, words(500) * 18)
+    _, drafter = session_on([])
     model = drafter.models[0]
+    for _ in range(3000):
+        pricing.note_copied(model, 0.9, False)
     assert pricing.break_odds(model) == pytest.approx(pricing.LEAST_BREAKS)
     for _ in range(2):
         pricing.note_copied(model, 0.99, True)
     assert pricing.break_odds(model) > 2.5 * pricing.LEAST_BREAKS
+
+
+@pytest.mark.parametrize("limit", [3, 6, 9])
+def test_the_end_of_an_answer_is_drafted_though_it_does_not_reach_the_running_rate(
+    limit: int,
+) -> None:
+    """Only long drafts pay what the request is used to; short ones still beat plain steps."""
+    cost = StepCost({1: 1.0, 2: 2.2, 64: 2.2 + 62 * 0.55})
+    text = words(300)
+    session, drafter = session_on([*text, 5], cost=cost)
+    follow(session, text[:200])
+    rate = pricing.running_rate(drafter.models[0], drafter.owns[0], drafter.prices)
+    assert rate * (cost(1 + limit) - 1) > limit > cost(1 + limit) - 1
+    assert len(session.propose(limit)) == limit
+    assert len(session.propose(64)) > limit
 
 
 def test_a_staircase_is_filled_to_its_edge() -> None:

@@ -195,6 +195,7 @@ def draft_row(
     cap = min(int(prices[MAX_DRAFT]), MAX_COPY if proven else UNPROVEN_MAX_DRAFT)
     rate, odds = running_rate(learned.model, request.own, prices), break_odds(learned.model)
     survival, worth, best, count, position = 1.0, 0.0, 0.0, 0, 0
+    saved, most_saved, limited = 0.0, 0.0, 0
     voters = gather(view, trial, candidates)
     while vote(view, learned, trial, voters, position, scratch, chain[position], chances[position]):
         at = FIRST_SCORED + SCORED_SIZE * chain[position, CHOSEN]
@@ -211,16 +212,22 @@ def draft_row(
             break
         # What one token more a step is worth here; dearer where the copy may have broken.
         asked = rate * (1.0 + prices[CAUTION] * (1.0 - survival))
-        worth += survival - asked * (prices[1 + position] - prices[position])
-        if worth > best and position <= limit:
+        further = prices[1 + position] - prices[position]
+        worth += survival - asked * further
+        if worth > best:
             best, count = worth, position
+        # Where the limit forbids the length that pays best, all that a draft must beat is not to
+        # draft: near its end a request has no better use for its time.
+        saved += survival - further
+        if saved > most_saved and position <= limit:
+            most_saved, limited = saved, position
         if survival < asked * prices[CHEAPEST + position - 1] or holds(ends, token):
             break
         hit(trial, source)
         view.cells[length + position - 1, 0] = token
         voters = keep_agreeing(view, candidates, voters, token)
     state[CHAIN_LENGTH] = position
-    return affordable(count, request.credit, prices)
+    return affordable(count if count <= limit else limited, request.credit, prices)
 
 
 @compiled(REQUEST(REQUESTS, INT))
