@@ -312,6 +312,7 @@ def test_the_command_prints_a_table_and_writes_a_report(
         (["none.jsonl", "--policy", "best"], "unknown"),
         (["none.jsonl", "--shared-tokens", "5"], "shared_tokens must be from 1024"),
         (["none.jsonl", "--jobs", "0"], "jobs must be from 1"),
+        (["none.jsonl", "--html", "no/such/page.html"], "lies in no directory"),
         (["none.jsonl", "--tokenizer", "none.json"], "cannot be read"),
     ],
 )

@@ -50,6 +50,9 @@ class ReplayOptions:
         check_range("jobs", self.jobs, 1, 1024)
         if not self.policy:
             raise ConfigError("policy must name at least one policy")
+        # Known before the work, that none of it is lost.
+        if self.html is not None and not self.html.expanduser().parent.is_dir():
+            raise ConfigError(f"html file {self.html} lies in no directory that there is: make it")
 
 
 _DEFAULTS = ReplayOptions()
