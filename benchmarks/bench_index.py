@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from copyahead.contracts import Drafter, Query
 from copyahead.drafters import LookupDrafter
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.kernels import warm_up
 from copyahead.policies import parse_policy
 from copyahead.policies.priced import PricedDrafter

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.policies.priced import PricedDrafter
 from copyahead.policies.prior import model_of, shipped
 from copyahead.policies.training import Example, Model, document_of, train

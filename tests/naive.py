@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from copyahead.contracts import Query
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.kernels.index import View
 from copyahead.types import NO_DRAFT, Draft, Source
 

@@ -16,7 +16,7 @@ from copyahead.backends.base import Logits, Part
 from copyahead.contracts import Query
 from copyahead.engine import Engine, Request
 from copyahead.errors import BackendError
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.sampling import SamplingOptions
 from copyahead.testing import FakeBackend, ForcedDrafter, ToyLM
 from tests.case_models import RowLM, drafted_run, lookup_engine

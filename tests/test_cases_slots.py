@@ -18,7 +18,7 @@ from copyahead.contracts import Query
 from copyahead.drafters import LookupDrafter
 from copyahead.engine import Completion, Engine, Request
 from copyahead.engine.scheduler import EngineOptions
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.policies import parse_policy
 from copyahead.testing import FakeBackend, ForcedDrafter, ToyLM
 from copyahead.types import FinishReason

@@ -16,7 +16,7 @@ from copyahead.backends.base import Logits, Part
 from copyahead.contracts import Query
 from copyahead.drafters import LookupDrafter
 from copyahead.engine import Completion, Engine, Request
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.policies import parse_policy
 from copyahead.sampling import SamplingOptions
 from copyahead.testing import FakeBackend, ForcedDrafter, Plan, ToyLM, ToyTokenizer

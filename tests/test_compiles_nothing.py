@@ -16,7 +16,7 @@ kernels.warm_up()
 with event.install_recorder("numba:compile") as seen:
     import numpy as np
     from copyahead.drafters import LookupDrafter
-    from copyahead.history import HistoryPool
+    from copyahead.history.pool import HistoryPool
     from copyahead.policies import parse_policy
     from copyahead.policies.priced import PricedDrafter
     from copyahead.step_cost import StepCost

@@ -10,7 +10,7 @@ from copyahead.drafters import HybridDrafter, LookupDrafter
 from copyahead.engine import Engine, Request
 from copyahead.engine.drafting import MAX_DRAFTERS
 from copyahead.engine.grammar import GrammarState
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.loading import make_engine
 from copyahead.policies import parse_policy
 from copyahead.testing import FakeBackend, ForcedDrafter, ToyLM, ToyTokenizer

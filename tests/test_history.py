@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from copyahead.contracts import Query, Winner
 from copyahead.errors import ConfigError, RequestError
-from copyahead.history import BARRIER, HistoryPool
+from copyahead.history.pool import BARRIER, HistoryPool
 from copyahead.kernels import index
 from copyahead.types import NO_DRAFT, Source
 from tests.naive import NaiveHistory

@@ -9,7 +9,7 @@ import pytest
 from copyahead.contracts import DraftSession, Load
 from copyahead.drafters import HybridDrafter, HybridSession, LookupDrafter
 from copyahead.drafters.hybrid import Rule, agree, replace
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.policies import parse_policy
 from copyahead.types import NO_DRAFT, Draft, Source, Token
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from copyahead.contracts import Load, Query
 from copyahead.drafters import LookupDrafter, LookupSession
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.policies import parse_policy
 from copyahead.types import NO_DRAFT, Draft, Source
 

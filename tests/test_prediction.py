@@ -9,7 +9,7 @@ from copyahead.config import LookupOptions
 from copyahead.contracts import Query
 from copyahead.engine import Engine, Request
 from copyahead.errors import RequestError
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.loading import make_engine
 from copyahead.step_cost import StepCost
 from copyahead.testing import FakeBackend, ToyLM

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from copyahead.contracts import Load
 from copyahead.errors import ConfigError
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.kernels import candidates, features, pricing
 from copyahead.policies import prior
 from copyahead.policies.priced import MAX_TENANTS, PricedDrafter, PricedSession, price_list

@@ -12,13 +12,13 @@ from copyahead.contracts import Drafter, Query
 from copyahead.drafters import LookupDrafter
 from copyahead.engine import Request
 from copyahead.errors import ConfigError
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
+from copyahead.history.store import SharedStore
 from copyahead.kernels import candidates, features, index
 from copyahead.loading import make_engine
 from copyahead.policies import parse_policy
 from copyahead.policies.priced import PricedDrafter
 from copyahead.policies.training import follow
-from copyahead.shared import SharedStore
 from copyahead.stats import CopyLog
 from copyahead.step_cost import StepCost
 from copyahead.testing import FakeBackend, ToyLM

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.kernels import features, fitting
 from copyahead.kernels.candidates import gather
 from copyahead.kernels.voting import new_scratch

@@ -66,7 +66,7 @@ class Copyahead:
     ) -> None:
         from copyahead.config import SharedOptions
         from copyahead.drafters import LookupDrafter
-        from copyahead.history import HistoryPool
+        from copyahead.history.pool import HistoryPool
         from copyahead.loading import make_store
         from copyahead.policies import parse_policy
         from copyahead.policies.priced import PricedDrafter

@@ -13,7 +13,7 @@ from copyahead.contracts import Drafter, Load
 if TYPE_CHECKING:
     from copyahead.engine import Engine
     from copyahead.engine.scheduler import EngineOptions
-    from copyahead.shared import SharedStore
+    from copyahead.history.store import SharedStore
 
 
 def load(
@@ -71,7 +71,7 @@ MAX_SCOPES = 16
 
 def make_store(options: SharedOptions | None, vocab_size: int) -> SharedStore | None:
     """The store that `options` ask for."""
-    from copyahead.shared import SharedStore
+    from copyahead.history.store import SharedStore
 
     if options is None or not options.shared:
         return None
@@ -83,7 +83,7 @@ def drafter_factory(
 ) -> Callable[[str, Load], Drafter]:
     """Makes the drafter for a policy; all of them share one pool of histories."""
     from copyahead.drafters.lookup import LookupDrafter
-    from copyahead.history import HistoryPool
+    from copyahead.history.pool import HistoryPool
     from copyahead.policies import parse_policy
     from copyahead.policies.priced import PricedDrafter
 

@@ -16,7 +16,7 @@ from typing import Literal, Protocol, cast
 
 from copyahead.contracts import Drafter, DraftSession, LengthPolicy, Query
 from copyahead.drafters.lookup import LookupDrafter, LookupSession
-from copyahead.history import Tokens
+from copyahead.history.pool import Tokens
 from copyahead.types import NO_DRAFT, Draft, Source, Token
 
 Rule = Literal["agree", "replace"]

@@ -7,7 +7,7 @@ from typing import cast
 
 from copyahead.acceptance import num_accepted
 from copyahead.contracts import DraftSession, LengthPolicy, Load, Query
-from copyahead.history import HistoryPool, Tokens
+from copyahead.history.pool import HistoryPool, Tokens
 from copyahead.types import NO_DRAFT, Draft, Token
 
 PolicyFactory = Callable[[Load], LengthPolicy]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import DraftSession, Load
-from copyahead.history import HistoryPool, Tokens
+from copyahead.history.pool import HistoryPool, Tokens
 from copyahead.kernels import features, pricing
 from copyahead.kernels import priced as kernel
 from copyahead.kernels.compiled import entry_point

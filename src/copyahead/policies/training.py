@@ -15,7 +15,7 @@ import numpy.typing as npt
 from copyahead.acceptance import num_accepted
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import DraftSession
-from copyahead.history import HistoryPool
+from copyahead.history.pool import HistoryPool
 from copyahead.kernels import features, fitting
 from copyahead.kernels.voting import new_scratch
 from copyahead.policies.priced import PricedDrafter

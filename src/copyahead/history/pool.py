@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from copyahead.contracts import Query
 from copyahead.errors import ConfigError, RequestError
+from copyahead.history.pages import untouched
+from copyahead.history.store import NoStore, SharedStore
 from copyahead.kernels import index, search
 from copyahead.kernels.compiled import entry_point
-from copyahead.memory import untouched
-from copyahead.shared import NoStore, SharedStore
 from copyahead.types import NO_DRAFT, Draft, Source, Token
 
 Tokens = Sequence[Token] | npt.NDArray[np.integer]

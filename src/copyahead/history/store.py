@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from copyahead.errors import ConfigError
+from copyahead.history.pages import untouched
 from copyahead.kernels import index, places
-from copyahead.memory import untouched
 
 MIN_DOCUMENT = 16
 """Shorter texts are not worth a place."""
