@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 from bench_llama_server import peer_server
 
-from copyahead.models import find_model
+from copyahead.backends.llama_cpp.gguf import find_model
 from copyahead.workloads import workload
 
 

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from copyahead.backends.llama_cpp.gguf import find_model
 from copyahead.backends.probe import load
 from copyahead.config import LookupOptions, ModelOptions
 from copyahead.engine import Engine, Request
 from copyahead.loading import make_engine
-from copyahead.models import find_model
 from copyahead.workloads import workload
 
 PEER = Path(__file__).with_name("llama_server_peer.py")

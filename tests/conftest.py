@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from copyahead.backends.llama_cpp import LlamaBackend
-from copyahead.backends.llama_load import LlamaSettings
-from copyahead.models import bundled_model
+from copyahead.backends.llama_cpp.backend import LlamaBackend
+from copyahead.backends.llama_cpp.gguf import bundled_model
+from copyahead.backends.llama_cpp.load import LlamaSettings
 from tests.tiny_models import TINY_MODELS
 
 if TYPE_CHECKING:

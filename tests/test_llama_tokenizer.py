@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from copyahead.backends.llama_tokenizer import LlamaTokenizer
+from copyahead.backends.llama_cpp.tokenizer import LlamaTokenizer
 
 PIECES = [b"a", b"longer than the others" * 20, b"c"]
 

@@ -15,12 +15,12 @@ import pytest
 
 from copyahead.backends import measure, probe, probe_cache
 from copyahead.backends.base import Capabilities, Part
-from copyahead.backends.llama_load import LlamaSettings
+from copyahead.backends.llama_cpp.gguf import read_header
+from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.backends.measure import Measurement, Request
 from copyahead.backends.probe import ProbeResult
 from copyahead.config import ModelOptions
 from copyahead.errors import ModelError
-from copyahead.models import read_header
 from copyahead.types import Exactness
 from tests.tiny_models import write_plain
 
@@ -313,7 +313,7 @@ QUANTIZATIONS = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q6_K": 18}
 
 def quantized(source: Path, kind: str, target: Path) -> Path:
     """`source` again in another quantisation, by llama.cpp itself."""
-    from copyahead.backends.llama_library import library
+    from copyahead.backends.llama_cpp.library import library
 
     llama = library()
     params = llama.llama_model_quantize_default_params()

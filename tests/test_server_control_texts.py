@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from copyahead.backends.llama_cpp import LlamaBackend
-from copyahead.backends.llama_load import LlamaSettings
+from copyahead.backends.llama_cpp.backend import LlamaBackend
+from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.errors import RequestError
 from copyahead.server.control_texts import ControlTexts, Spoken
 from copyahead.server.templates import CHATML, ChatTemplate

@@ -393,8 +393,8 @@ def test_the_template_comes_from_the_backend(caplog: pytest.LogCaptureFixture) -
 
 @pytest.mark.model
 def test_the_template_of_a_real_model() -> None:
-    from copyahead.backends.llama_cpp import LlamaBackend
-    from copyahead.backends.llama_load import LlamaSettings
+    from copyahead.backends.llama_cpp.backend import LlamaBackend
+    from copyahead.backends.llama_cpp.load import LlamaSettings
 
     backend = LlamaBackend(None, LlamaSettings(ctx=256))
     try:

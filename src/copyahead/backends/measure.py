@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from copyahead.backends.base import Capabilities, Logits, Part
-from copyahead.backends.llama_cpp import LlamaBackend
-from copyahead.backends.llama_load import ROWS_PER_REQUEST, LlamaSettings
+from copyahead.backends.llama_cpp.backend import LlamaBackend
+from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
 from copyahead.errors import CopyaheadError
 from copyahead.types import Token
 

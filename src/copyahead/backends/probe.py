@@ -21,12 +21,12 @@ import msgspec
 import copyahead
 from copyahead.backends import probe_cache
 from copyahead.backends.base import Capabilities
-from copyahead.backends.llama_cpp import LlamaBackend
-from copyahead.backends.llama_load import ROWS_PER_REQUEST, LlamaSettings
+from copyahead.backends.llama_cpp.backend import LlamaBackend
+from copyahead.backends.llama_cpp.gguf import find_model, fingerprint, read_header
+from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
 from copyahead.backends.measure import Measurement, Request
 from copyahead.config import ModelOptions
 from copyahead.errors import ModelError
-from copyahead.models import find_model, fingerprint, read_header
 from copyahead.step_cost import StepCost
 from copyahead.types import Exactness
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from copyahead.backends.llama_library import library_version
+from copyahead.backends.llama_cpp.library import library_version
 from copyahead.errors import MissingExtraError
 
 CACHE_VARIABLE = "COPYAHEAD_CACHE_DIR"

@@ -41,9 +41,9 @@ def demo(
     policy
         Rule for how much of a copy to try: a name, or `name:knob=value,knob=value`.
     """
+    from copyahead.backends.llama_cpp.gguf import find_model
     from copyahead.compare import Plan
     from copyahead.loading import load
-    from copyahead.models import find_model
 
     if not lookup:
         raise ConfigError("demo needs lookup: leave out --no-lookup and COPYAHEAD_LOOKUP=0")

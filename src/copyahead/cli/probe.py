@@ -29,8 +29,8 @@ def probe(
     The result is kept on disk, by model, settings, threads and library version: it is measured
     once.
     """
+    from copyahead.backends.llama_cpp.gguf import find_model
     from copyahead.backends.probe import find_settings
-    from copyahead.models import find_model
 
     path = find_model(model)
     if not json:

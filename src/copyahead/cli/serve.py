@@ -181,9 +181,9 @@ def _service(
 ) -> Service:
     from dataclasses import replace
 
+    from copyahead.backends.llama_cpp.gguf import find_model
     from copyahead.engine.async_engine import AsyncEngine
     from copyahead.loading import load
-    from copyahead.models import find_model
     from copyahead.server.service import Service
     from copyahead.server.templates import ChatTemplate
 

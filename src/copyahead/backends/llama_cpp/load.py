@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from copyahead.backends.base import Capabilities
-from copyahead.backends.llama_library import take_errors
+from copyahead.backends.llama_cpp.library import take_errors
 from copyahead.config import MAX_DRAFT_TOKENS, ModelOptions
 from copyahead.errors import ModelError
 

@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 
 from copyahead.backends.base import Capabilities, Logits, Part
-from copyahead.backends.llama_cells import OrderedCells
-from copyahead.backends.llama_library import library, set_tiled, show_log, take_errors
-from copyahead.backends.llama_load import (
+from copyahead.backends.llama_cpp.cells import OrderedCells
+from copyahead.backends.llama_cpp.gguf import find_model
+from copyahead.backends.llama_cpp.library import library, set_tiled, show_log, take_errors
+from copyahead.backends.llama_cpp.load import (
     ROWS_PER_REQUEST,
     LlamaSettings,
     load_model,
     meta_value,
     read_capabilities,
 )
-from copyahead.backends.llama_sampler import Candidates, LlamaSampler
-from copyahead.backends.llama_tokenizer import LlamaTokenizer
+from copyahead.backends.llama_cpp.sampler import Candidates, LlamaSampler
+from copyahead.backends.llama_cpp.tokenizer import LlamaTokenizer
 from copyahead.errors import BackendError
-from copyahead.models import find_model
 from copyahead.sampling import SamplingOptions
 from copyahead.step_cost import StepCost
 from copyahead.types import Exactness, Token

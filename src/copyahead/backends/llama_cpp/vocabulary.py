@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from copyahead.backends.llama_library import library, take_errors
-from copyahead.backends.llama_tokenizer import LlamaTokenizer
+from copyahead.backends.llama_cpp.library import library, take_errors
+from copyahead.backends.llama_cpp.tokenizer import LlamaTokenizer
 from copyahead.errors import ModelError
 
 
