@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from copyahead.backends.llama_cpp.gguf import find_model
-from copyahead.backends.probe import load
+from copyahead.backends.probe.search import load
 from copyahead.config import LookupOptions, ModelOptions
 from copyahead.engine import Engine, Request
 from copyahead.loading import make_engine

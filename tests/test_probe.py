@@ -13,12 +13,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from copyahead.backends import measure, probe, probe_cache
 from copyahead.backends.base import Capabilities, Part
 from copyahead.backends.llama_cpp.gguf import read_header
 from copyahead.backends.llama_cpp.load import LlamaSettings
-from copyahead.backends.measure import Measurement, Request
-from copyahead.backends.probe import ProbeResult
+from copyahead.backends.probe import cache as probe_cache
+from copyahead.backends.probe import measure
+from copyahead.backends.probe import search as probe
+from copyahead.backends.probe.measure import Measurement, Request
+from copyahead.backends.probe.search import ProbeResult
 from copyahead.config import ModelOptions
 from copyahead.errors import ModelError
 from copyahead.types import Exactness

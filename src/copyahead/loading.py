@@ -28,7 +28,7 @@ def load(
 
     Raises ConfigError for a wrong option, and ModelError when the model cannot be used as asked.
     """
-    from copyahead.backends.probe import load as load_backend
+    from copyahead.backends.probe.search import load as load_backend
 
     lookup = lookup or LookupOptions()
     check_policy(lookup)

@@ -12,7 +12,7 @@ from copyahead.cli.options import Json, Model, ModelPath
 from copyahead.config import ModelOptions
 
 if TYPE_CHECKING:
-    from copyahead.backends.probe import ProbeResult
+    from copyahead.backends.probe.search import ProbeResult
 
 _DEFAULT_MODEL = ModelOptions()
 
@@ -30,7 +30,7 @@ def probe(
     once.
     """
     from copyahead.backends.llama_cpp.gguf import find_model
-    from copyahead.backends.probe import find_settings
+    from copyahead.backends.probe.search import find_settings
 
     path = find_model(model)
     if not json:

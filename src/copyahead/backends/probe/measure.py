@@ -1,8 +1,8 @@
 """Measures one model under one set of settings: what a pass costs, and whether its logits are
 those of one-row passes, bit for bit.
 
-Run as a program (`python -m copyahead.backends.measure REQUEST`), because the library reads some
-switches once a process and because a bad build of it crashes; `copyahead.backends.probe` does that.
+Run as a program (`python -m copyahead.backends.probe.measure REQUEST`), because the library reads
+some switches once a process and because a bad build of it crashes; `probe.search` does that.
 """
 
 from __future__ import annotations

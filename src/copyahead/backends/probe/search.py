@@ -1,7 +1,7 @@
 """Which settings make a pass over many rows give the logits of passes over one, bit for bit.
 
-Every candidate is measured in a process of its own (`copyahead.backends.measure`) and the result is
-kept on disk. `load` takes the fastest settings that are exact. See docs/exactness.md.
+Every candidate is measured in a process of its own (`probe.measure`) and the result is kept on
+disk (`probe.cache`). `load` takes the fastest settings that are exact. See docs/exactness.md.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 import msgspec
 
 import copyahead
-from copyahead.backends import probe_cache
 from copyahead.backends.base import Capabilities
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.gguf import find_model, fingerprint, read_header
 from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
-from copyahead.backends.measure import Measurement, Request
+from copyahead.backends.probe import cache
+from copyahead.backends.probe.measure import Measurement, Request
 from copyahead.config import ModelOptions
 from copyahead.errors import ModelError
 from copyahead.step_cost import StepCost
@@ -97,9 +97,9 @@ def probe(
         threads=settings.threads,
         gpu_layers=settings.gpu_layers,
     )
-    library, identity = probe_cache.library_build(), fingerprint(model)
-    name = probe_cache.key(identity, msgspec.to_builtins(settings), prefix, quick, library)
-    result = probe_cache.read(name, ProbeResult)
+    library, identity = cache.library_build(), fingerprint(model)
+    name = cache.key(identity, msgspec.to_builtins(settings), prefix, quick, library)
+    result = cache.read(name, ProbeResult)
     if result is None:
         log.info("probing %s with %s", model.name, settings.numerics())
         begin = time.perf_counter()
@@ -115,7 +115,7 @@ def probe(
             fingerprint=identity,
             capabilities=found.capabilities,
         )
-        probe_cache.write(name, result)
+        cache.write(name, result)
     return result
 
 
@@ -246,7 +246,7 @@ def _run(request: Request) -> Measurement:
 
 
 def _command() -> list[str]:
-    return [sys.executable, "-m", "copyahead.backends.measure"]
+    return [sys.executable, "-m", "copyahead.backends.probe.measure"]
 
 
 def _environment() -> dict[str, str]:
