@@ -57,7 +57,7 @@ ABLATIONS: dict[str, tuple[Change, ...]] = {
         (
             PRIOR,
             "    model = model_of(json.loads(text))\n",
-            "    from copyahead.policies.training import plain_model\n    model = plain_model()\n",
+            "    from copyahead.training.train import plain_model\n    model = plain_model()\n",
         ),
     ),
     "choice among 4 tokens off": (

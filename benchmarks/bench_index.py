@@ -25,10 +25,10 @@ import numpy.typing as npt
 
 from copyahead.contracts import Drafter, Query
 from copyahead.drafters import LookupDrafter
+from copyahead.drafters.priced import PricedDrafter
 from copyahead.history.pool import HistoryPool
 from copyahead.kernels import warm_up
 from copyahead.policies import parse_policy
-from copyahead.policies.priced import PricedDrafter
 from copyahead.step_cost import StepCost
 from copyahead.types import NO_DRAFT, Draft
 

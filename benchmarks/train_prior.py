@@ -15,16 +15,16 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from copyahead.drafters.priced import PricedDrafter
+from copyahead.drafters.prior import model_of, shipped
 from copyahead.history.pool import HistoryPool
-from copyahead.policies.priced import PricedDrafter
-from copyahead.policies.prior import model_of, shipped
-from copyahead.policies.training import Example, Model, document_of, train
 from copyahead.step_cost import StepCost
 from copyahead.traces.costs import parse_costs
 from copyahead.traces.importers import read_traces
 from copyahead.traces.replay import replay_sessions
 from copyahead.traces.tokenizers import find_tokenizer
 from copyahead.traces.tokenizing import BASE, END, START, Corpus, build_corpus
+from copyahead.training.train import Example, Model, document_of, train
 
 COSTS = ("0.03", "0.3", "stair")
 

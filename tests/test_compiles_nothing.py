@@ -18,7 +18,7 @@ with event.install_recorder("numba:compile") as seen:
     from copyahead.drafters import LookupDrafter
     from copyahead.history.pool import HistoryPool
     from copyahead.policies import parse_policy
-    from copyahead.policies.priced import PricedDrafter
+    from copyahead.drafters.priced import PricedDrafter
     from copyahead.step_cost import StepCost
     {body}
     if seen.buffer:

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyahead.contracts import Load
+from copyahead.drafters import prior
+from copyahead.drafters.priced import MAX_TENANTS, PricedDrafter, PricedSession, price_list
 from copyahead.errors import ConfigError
 from copyahead.history.pool import HistoryPool
 from copyahead.kernels import candidates, features, pricing
-from copyahead.policies import prior
-from copyahead.policies.priced import MAX_TENANTS, PricedDrafter, PricedSession, price_list
 from copyahead.policies.priced_knobs import PricedKnobs
-from copyahead.policies.training import follow
 from copyahead.step_cost import StepCost
+from copyahead.training.train import follow
 from copyahead.types import NO_DRAFT, Draft, Source
 from tests.naive import NaiveHistory, view_of
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from copyahead.config import LookupOptions, SharedOptions
 from copyahead.contracts import Drafter, Query
 from copyahead.drafters import LookupDrafter
+from copyahead.drafters.priced import PricedDrafter
 from copyahead.engine import Request
 from copyahead.errors import ConfigError
 from copyahead.history.pool import HistoryPool
@@ -17,11 +18,10 @@ from copyahead.history.store import SharedStore
 from copyahead.kernels import candidates, features, index
 from copyahead.loading import make_engine
 from copyahead.policies import parse_policy
-from copyahead.policies.priced import PricedDrafter
-from copyahead.policies.training import follow
 from copyahead.stats import CopyLog
 from copyahead.step_cost import StepCost
 from copyahead.testing import FakeBackend, ToyLM
+from copyahead.training.train import follow
 from copyahead.types import NO_DRAFT, Draft, Source
 from tests.naive import NaiveHistory, view_of
 from tests.toys import plain

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from copyahead.drafters import prior
 from copyahead.history.pool import HistoryPool
-from copyahead.kernels import features, fitting
+from copyahead.kernels import features
 from copyahead.kernels.candidates import gather
 from copyahead.kernels.voting import new_scratch
-from copyahead.policies import prior, training
+from copyahead.training import fitting
+from copyahead.training import train as training
 from tests.naive import view_of
 
 VOCAB = 4

@@ -66,10 +66,10 @@ class Copyahead:
     ) -> None:
         from copyahead.config import SharedOptions
         from copyahead.drafters import LookupDrafter
+        from copyahead.drafters.priced import PricedDrafter
         from copyahead.history.pool import HistoryPool
         from copyahead.loading import make_store
         from copyahead.policies import parse_policy
-        from copyahead.policies.priced import PricedDrafter
         from copyahead.step_cost import StepCost
 
         store = make_store(SharedOptions(shared=shared), vocab_size)

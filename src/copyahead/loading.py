@@ -83,9 +83,9 @@ def drafter_factory(
 ) -> Callable[[str, Load], Drafter]:
     """Makes the drafter for a policy; all of them share one pool of histories."""
     from copyahead.drafters.lookup import LookupDrafter
+    from copyahead.drafters.priced import PricedDrafter
     from copyahead.history.pool import HistoryPool
     from copyahead.policies import parse_policy
-    from copyahead.policies.priced import PricedDrafter
 
     capabilities: Capabilities = backend.capabilities
     pool = HistoryPool(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -78,14 +79,13 @@ def _compile(function: Callable[..., Any], signature: Any, *, cache: bool) -> An
         kernel.enable_caching()
         # numba takes a cached function for current while its own file is unchanged, but a kernel
         # has the kernels that it calls inlined: so any changed kernel file makes all anew.
-        kernel._cache._cache_file._source_stamp = _STAMP
+        kernel._cache._cache_file._source_stamp = _stamp(Path(function.__code__.co_filename))
     kernel.compile(signature)
     return kernel
 
 
-def _stamp() -> str:
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+@cache
+def _stamp(own: Path) -> str:
+    """A digest of the kernels' sources, and of `own`, which may be of another folder."""
+    sources = sorted({*Path(__file__).parent.glob("*.py"), own})
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-
-
-_STAMP = _stamp()

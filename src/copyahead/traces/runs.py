@@ -144,10 +144,10 @@ def _do(
 def drafter_maker(run: Run, corpus: Corpus) -> Callable[[int], Drafter]:
     """Makes the run's drafter over one row of a given capacity."""
     from copyahead.drafters.lookup import LookupDrafter
+    from copyahead.drafters.priced import PricedDrafter
     from copyahead.history.pool import HistoryPool
     from copyahead.loading import make_store
     from copyahead.policies import parse_policy
-    from copyahead.policies.priced import PricedDrafter
 
     choice = parse_policy(run.policy)
 

@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import DraftSession, Load
+from copyahead.drafters.prior import shipped
 from copyahead.history.pool import HistoryPool, Tokens
 from copyahead.kernels import features, pricing
 from copyahead.kernels import priced as kernel
 from copyahead.kernels.compiled import entry_point
 from copyahead.kernels.voting import new_scratch
 from copyahead.policies.priced_knobs import PricedKnobs
-from copyahead.policies.prior import shipped
 from copyahead.step_cost import StepCost
 from copyahead.types import NO_DRAFT, Draft, Source, Token
 

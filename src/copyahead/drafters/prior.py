@@ -51,7 +51,7 @@ def model_of(tables: dict[str, Any]) -> npt.NDArray[np.float64]:
 @lru_cache(maxsize=1)
 def shipped() -> npt.NDArray[np.float64]:
     """The model of the prior in this package. Not to be written to."""
-    text = files("copyahead.policies").joinpath("prior.json").read_text(encoding="utf-8")
+    text = files("copyahead.drafters").joinpath("prior.json").read_text(encoding="utf-8")
     model = model_of(json.loads(text))
     model.setflags(write=False)
     return model

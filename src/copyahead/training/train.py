@@ -15,12 +15,13 @@ import numpy.typing as npt
 from copyahead.acceptance import num_accepted
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import DraftSession
+from copyahead.drafters.priced import PricedDrafter
+from copyahead.drafters.prior import FORMAT, SHAPES
 from copyahead.history.pool import HistoryPool
-from copyahead.kernels import features, fitting
+from copyahead.kernels import features
 from copyahead.kernels.voting import new_scratch
-from copyahead.policies.priced import PricedDrafter
-from copyahead.policies.prior import FORMAT, SHAPES
 from copyahead.step_cost import StepCost
+from copyahead.training import fitting
 from copyahead.types import Draft, Token
 
 Text = npt.NDArray[np.int32]
