@@ -130,9 +130,9 @@ def record_demo(folder: Path) -> tuple[list[str], str]:
     """What the demo model writes for each workload, one trace each, and its step cost."""
     from copyahead.config import LookupOptions
     from copyahead.engine import Request
+    from copyahead.evaluate.workloads import WORKLOADS, workload
     from copyahead.loading import load
     from copyahead.traces.record import TraceWriter
-    from copyahead.workloads import WORKLOADS, workload
 
     traces = []
     with load(None, lookup=LookupOptions(lookup=False)) as engine:

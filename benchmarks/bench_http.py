@@ -26,7 +26,7 @@ import msgspec
 from bench_llama_server import peer_server
 
 from copyahead.backends.llama_cpp.gguf import find_model
-from copyahead.workloads import workload
+from copyahead.evaluate.workloads import workload
 
 
 class Timing(msgspec.Struct):

@@ -24,8 +24,8 @@ from copyahead.backends.llama_cpp.gguf import find_model
 from copyahead.backends.probe.search import load
 from copyahead.config import LookupOptions, ModelOptions
 from copyahead.engine import Engine, Request
+from copyahead.evaluate.workloads import workload
 from copyahead.loading import make_engine
-from copyahead.workloads import workload
 
 PEER = Path(__file__).with_name("llama_server_peer.py")
 MODES = ("none", "simple", "mod", "map_k")

@@ -196,7 +196,7 @@ def test_compare_table_shows_the_limit(cli: Run, engines: list[Engine]) -> None:
 def test_compare_fails_when_an_exact_text_differs(
     cli: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from copyahead.workloads import workload
+    from copyahead.evaluate.workloads import workload
 
     # The quote workload, and a backend that decides otherwise as soon as it verifies a draft.
     use_backend(monkeypatch, lambda: backend(Flipping, workload("quote").prompt))
@@ -209,7 +209,7 @@ def test_compare_fails_when_an_exact_text_differs(
 def test_compare_without_exactness_reports_a_difference_only(
     cli: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from copyahead.workloads import workload
+    from copyahead.evaluate.workloads import workload
 
     def near() -> FakeBackend:
         made = backend(Flipping, workload("quote").prompt)

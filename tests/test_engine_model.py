@@ -11,8 +11,8 @@ import pytest
 
 import copyahead
 from copyahead.engine import Completion, Engine, Request
+from copyahead.evaluate.workloads import workload
 from copyahead.sampling import SamplingOptions
-from copyahead.workloads import workload
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import copyahead
-from copyahead.workloads import workload
+from copyahead.evaluate.workloads import workload
 from tests.server_toys import serving_model
 
 pytestmark = [pytest.mark.model]

@@ -10,7 +10,7 @@ import copyahead
 from copyahead import Request, SamplingOptions
 from copyahead.engine import Engine
 from copyahead.errors import ConfigError
-from copyahead.workloads import COMMANDS, WORKLOADS, standard_library, workload
+from copyahead.evaluate.workloads import COMMANDS, WORKLOADS, standard_library, workload
 
 COPIES = ("list", "copy", "rename", "json")
 

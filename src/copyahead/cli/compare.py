@@ -21,14 +21,14 @@ from copyahead.cli.options import (
 )
 from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions, ModelOptions, check_range
 from copyahead.errors import ConfigError
+from copyahead.evaluate.workloads import WORKLOADS, Workload, workload
 from copyahead.sampling import SamplingOptions
 from copyahead.step_cost import StepCost
 from copyahead.types import Exactness
-from copyahead.workloads import WORKLOADS, Workload, workload
 
 if TYPE_CHECKING:
-    from copyahead.compare import Comparison, Plan
     from copyahead.engine import Completion, Engine
+    from copyahead.evaluate.compare import Comparison, Plan
 
 RUNS = 4
 
@@ -78,7 +78,7 @@ def compare(
     Without a seed, seed 0 is taken. The exit status is 1 if any text differs although the
     probe says that none can.
     """
-    from copyahead.compare import Plan
+    from copyahead.evaluate.compare import Plan
     from copyahead.loading import load
 
     if not lookup:
@@ -101,7 +101,7 @@ def run_all(
     engine: Engine, works: Sequence[Workload], policies: Sequence[str], plan: Plan
 ) -> list[tuple[Comparison, Completion]]:
     """Every workload under every policy, with a bar on standard error."""
-    from copyahead.compare import compare as run_one
+    from copyahead.evaluate.compare import compare as run_one
 
     results = []
     with _bar(len(works) * len(policies) * RUNS * plan.repeat) as bar:

@@ -12,8 +12,8 @@ from copyahead.cli.compare import broken, document, run_all, show
 from copyahead.cli.options import Json, Model, ModelPath, policies_named
 from copyahead.config import LookupOptions, ModelOptions
 from copyahead.errors import ConfigError
+from copyahead.evaluate.workloads import workload
 from copyahead.sampling import SamplingOptions
-from copyahead.workloads import workload
 
 _WORKLOADS = ("list", "rename", "prose")
 _SHOWN = "rename"
@@ -42,7 +42,7 @@ def demo(
         Rule for how much of a copy to try: a name, or `name:knob=value,knob=value`.
     """
     from copyahead.backends.llama_cpp.gguf import find_model
-    from copyahead.compare import Plan
+    from copyahead.evaluate.compare import Plan
     from copyahead.loading import load
 
     if not lookup:

@@ -15,9 +15,9 @@ import msgspec
 
 from copyahead.engine import Choice, Completion, Engine, Request
 from copyahead.errors import BackendError
+from copyahead.evaluate.workloads import Workload
 from copyahead.sampling import SamplingOptions
 from copyahead.types import FinishReason
-from copyahead.workloads import Workload
 
 _WARM_UP_TOKENS = 24
 _ORDER = (False, True, True, False)
