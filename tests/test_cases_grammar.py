@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from copyahead.engine import Engine, Request
-from copyahead.engine.grammar import GrammarCompiler, GrammarState
 from copyahead.errors import RequestError
+from copyahead.grammar.compiler import GrammarCompiler, GrammarState
 from copyahead.sampling import SamplingOptions
 from copyahead.testing import FakeBackend, ForcedDrafter, Plan, ToyLM, ToyTokenizer
 from copyahead.types import Draft, FinishReason, Source

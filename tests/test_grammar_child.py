@@ -16,10 +16,10 @@ import pytest
 
 from copyahead.engine import Engine, Request
 from copyahead.engine.async_engine import AsyncEngine
-from copyahead.engine.compiling import MAX_SECONDS
-from copyahead.engine.grammar import Compilation, GrammarCompiler
-from copyahead.engine.grammar_child import GrammarChild
 from copyahead.errors import RequestError
+from copyahead.grammar.child import GrammarChild
+from copyahead.grammar.compiler import Compilation, GrammarCompiler
+from copyahead.grammar.queue import MAX_SECONDS
 from copyahead.testing import FakeBackend, ToyLM, ToyTokenizer
 from tests.server_toys import Running, running, toy_backend
 

@@ -13,9 +13,9 @@ import pytest
 
 from copyahead.engine import Engine, Request
 from copyahead.engine.async_engine import AsyncEngine, EngineStopped
-from copyahead.engine.compiling import MAX_WAITING
-from copyahead.engine.grammar import MAX_CHARACTERS, GrammarCompiler, GrammarState
 from copyahead.errors import RequestError
+from copyahead.grammar.compiler import MAX_CHARACTERS, GrammarCompiler, GrammarState
+from copyahead.grammar.queue import MAX_WAITING
 from copyahead.sampling import SamplingOptions
 from copyahead.testing import FakeBackend, ToyLM, ToyTokenizer
 from tests.server_toys import TOKENIZER, VOCAB, Running, running, toy_backend, toy_template
@@ -139,7 +139,7 @@ async def test_a_thread_that_does_not_start_fails_one_request(
 
     async with AsyncEngine(Engine(backend())) as engine:
         with monkeypatch.context() as patch:
-            patch.setattr("copyahead.engine.compiling._start_thread", start)
+            patch.setattr("copyahead.grammar.queue._start_thread", start)
             with pytest.raises(RuntimeError, match="can't start"):
                 await engine.complete(HELD)
         assert same(await engine.complete(FREE), plain(backend(), FREE))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyahead.engine.grammar import GrammarCompiler
 from copyahead.errors import RequestError
+from copyahead.grammar.compiler import GrammarCompiler
 from copyahead.server.reasoning import THINK
 from copyahead.server.tool_formats import (
     ARGUMENT_TAGS,

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
 
-from copyahead.engine.compiling import CompileQueue, Job
 from copyahead.engine.engine import Engine, Handle
-from copyahead.engine.grammar import GrammarState
 from copyahead.engine.request import Choice, Chunk, Completion, Request
 from copyahead.errors import CopyaheadError
+from copyahead.grammar.compiler import GrammarState
+from copyahead.grammar.queue import CompileQueue, Job
 from copyahead.stats import CopyStats, logger
 from copyahead.types import FinishReason
 

@@ -18,13 +18,13 @@ import msgspec
 from copyahead.acceptance import sample_and_compare
 from copyahead.backends.base import Backend, Capabilities, Logits, Part
 from copyahead.engine.drafting import Drafting, MakeDrafter
-from copyahead.engine.grammar import Compilation, GrammarCompiler, GrammarState
-from copyahead.engine.grammar_child import GrammarChild
 from copyahead.engine.request import Choice, Chunk, Completion, Request, check_request
 from copyahead.engine.scheduler import EngineOptions, Scheduler
 from copyahead.engine.sequence import Sequence
 from copyahead.engine.slots import Slots
 from copyahead.errors import BackendError, ConfigError, CopyaheadError, RequestError
+from copyahead.grammar.child import GrammarChild
+from copyahead.grammar.compiler import Compilation, GrammarCompiler, GrammarState
 from copyahead.policies import parse_policy
 from copyahead.sampling import SamplingOptions
 from copyahead.stats import CopyLog, CopyStats, logger

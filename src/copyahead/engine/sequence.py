@@ -9,11 +9,11 @@ import numpy as np
 from copyahead.acceptance import num_accepted
 from copyahead.backends.base import Logits, Sampler, Tokenizer
 from copyahead.contracts import DraftSession
-from copyahead.engine.grammar import GrammarState
 from copyahead.engine.request import Chunk, Request, TokenLogprob
 from copyahead.engine.slots import Slot
 from copyahead.engine.text import TextStream
 from copyahead.errors import RequestError
+from copyahead.grammar.compiler import GrammarState
 from copyahead.stats import CopyStats
 from copyahead.types import OWN_SOURCES, Draft, FinishReason, Source, Token
 

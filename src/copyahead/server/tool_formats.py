@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from copyahead.engine.grammar import WHITESPACE
+from copyahead.grammar.compiler import WHITESPACE
 from copyahead.server.call_reader import CallReader
 from copyahead.server.json_text import parsed
 from copyahead.server.tag_reader import TagReader, Tags

@@ -4,7 +4,7 @@ llguidance recurses without a limit, and some patterns take it exponential time 
 that ends one small process; what passes here is safe to compile in the engine. The program
 imports nothing of copyahead, so that it starts fast.
 
-    python -P grammar_check.py VOCAB_SIZE SECONDS
+    python -P check.py VOCAB_SIZE SECONDS
 
 A line in: a grammar in llguidance's own form, as a JSON text. A line out: a JSON text that says
 why it does not compile, empty where it does. The first line out is empty: it is ready. It ends

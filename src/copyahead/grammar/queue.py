@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from copyahead.engine.grammar import Compilation, GrammarState, does_not_compile
-from copyahead.engine.grammar_child import GrammarChild
 from copyahead.errors import RequestError
+from copyahead.grammar.child import GrammarChild
+from copyahead.grammar.compiler import Compilation, GrammarState, does_not_compile
 
 Take = Callable[[GrammarState | Exception], None]
 """Takes what was compiled, or why there is nothing."""

@@ -1,4 +1,4 @@
-"""The process that compiles every grammar of a server's client first: see `grammar_check`."""
+"""The process that compiles every grammar of a server's client first: see `check`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from copyahead.stats import logger
 
-PROGRAM = Path(__file__).with_name("grammar_check.py")
+PROGRAM = Path(__file__).with_name("check.py")
 START_SECONDS = 30.0
 """Longest start; it takes a fraction of a second."""
 ORPHAN_SECONDS = 60
