@@ -24,9 +24,9 @@ from peers.adapters import PEERS, RULES_ONLY
 from peers.edits import write_edits
 
 from copyahead.step_cost import StepCost
-from copyahead.traces.importers import read_traces
+from copyahead.traces.corpus import END, START, Corpus, build_corpus
+from copyahead.traces.formats.importers import read_traces
 from copyahead.traces.tokenizers import find_tokenizer
-from copyahead.traces.tokenizing import END, START, Corpus, build_corpus
 
 WORKER = Path(__file__).parent / "peers" / "worker.py"
 OWN = (

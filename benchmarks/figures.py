@@ -27,9 +27,9 @@ from peers.adapters import PEERS, RULES_ONLY, STORE
 from peers.edits import write_edits
 
 from copyahead.kernels import warm_up
-from copyahead.traces.importers import read_traces
+from copyahead.traces.corpus import Corpus, build_corpus
+from copyahead.traces.formats.importers import read_traces
 from copyahead.traces.tokenizers import find_tokenizer
-from copyahead.traces.tokenizing import Corpus, build_corpus
 
 COSTS = [0.01, 0.03, 0.1, 0.3]
 PRICED, SHARED = "copyahead priced", f"copyahead priced{STORE}"

@@ -19,11 +19,11 @@ from copyahead.drafters.priced import PricedDrafter
 from copyahead.drafters.prior import model_of, shipped
 from copyahead.history.pool import HistoryPool
 from copyahead.step_cost import StepCost
+from copyahead.traces.corpus import BASE, END, START, Corpus, build_corpus
 from copyahead.traces.costs import parse_costs
-from copyahead.traces.importers import read_traces
+from copyahead.traces.formats.importers import read_traces
 from copyahead.traces.replay import replay_sessions
 from copyahead.traces.tokenizers import find_tokenizer
-from copyahead.traces.tokenizing import BASE, END, START, Corpus, build_corpus
 from copyahead.training.train import Example, Model, document_of, train
 
 COSTS = ("0.03", "0.3", "stair")

@@ -15,6 +15,7 @@ from copyahead.cli import run
 from copyahead.config import SharedOptions
 from copyahead.errors import ConfigError
 from copyahead.step_cost import StepCost
+from copyahead.traces.corpus import Corpus
 from copyahead.traces.costs import parse_costs
 from copyahead.traces.limit import limit_rounds, longest_earlier_matches
 from copyahead.traces.record import TraceWriter
@@ -23,7 +24,6 @@ from copyahead.traces.rows import Row, make_rows
 from copyahead.traces.runs import LIMIT, Cost, Results, Run, plan_runs, policies_of, run_all
 from copyahead.traces.simulate import LENGTHS, length_policies
 from copyahead.traces.tokenizers import find_tokenizer
-from copyahead.traces.tokenizing import Corpus
 
 LINEAR = Cost("0.1", StepCost.linear(0.1), 0.1)
 

@@ -15,10 +15,10 @@ import pytest
 
 from copyahead.config import ModelOptions
 from copyahead.errors import ConfigError
-from copyahead.traces.importers import Trace, read_traces
+from copyahead.traces.corpus import COLD, END, REPEATED, START, Corpus, build_corpus
+from copyahead.traces.formats.importers import Trace, read_traces
 from copyahead.traces.record import RecordReader, TraceWriter
 from copyahead.traces.runs import LIMIT, Run, run_all
-from copyahead.traces.tokenizing import COLD, END, REPEATED, START, Corpus, build_corpus
 
 END_ID = 256
 

@@ -16,9 +16,9 @@ from copyahead.config import SharedOptions, check_range
 from copyahead.errors import ConfigError
 
 if TYPE_CHECKING:
-    from copyahead.traces.importers import Trace
+    from copyahead.traces.corpus import Corpus
+    from copyahead.traces.formats.importers import Trace
     from copyahead.traces.rows import Row
-    from copyahead.traces.tokenizing import Corpus
 
 _PROBLEMS_SHOWN = 10
 
@@ -77,7 +77,7 @@ def replay(
     be read are reported and skipped.
     """
     from copyahead.traces.costs import parse_costs
-    from copyahead.traces.importers import read_traces
+    from copyahead.traces.formats.importers import read_traces
     from copyahead.traces.rows import make_rows
     from copyahead.traces.runs import LIMIT, Run, plan_runs, policies_of, run_all
     from copyahead.traces.simulate import length_policies
@@ -162,8 +162,8 @@ def _table(title: str, rows: Sequence[Row]) -> Any:
 
 def _tokenised(traces: Sequence[Trace], tokenizer: str | None) -> tuple[str, Corpus]:
     """What the tokenizer is called, and the corpus. Recorded ids alone need none."""
+    from copyahead.traces.corpus import build_corpus
     from copyahead.traces.tokenizers import find_tokenizer
-    from copyahead.traces.tokenizing import build_corpus
 
     if tokenizer is None and not any(trace.conversations for trace in traces):
         return "recorded token ids", build_corpus(traces, None)

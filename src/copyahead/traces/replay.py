@@ -17,8 +17,8 @@ import numpy.typing as npt
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import Drafter, DraftSession
 from copyahead.step_cost import StepCost
+from copyahead.traces.corpus import BASE, COLD, END, REPEATED, START, Corpus
 from copyahead.traces.limit import limit_rounds, longest_earlier_matches
-from copyahead.traces.tokenizing import BASE, COLD, END, REPEATED, START, Corpus
 from copyahead.types import Source, Token
 
 Counts = npt.NDArray[np.int64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from copyahead.traces.importers import Trace
+from copyahead.traces.formats.importers import Trace
 from copyahead.traces.plots import bars, legend, lines
 from copyahead.traces.rows import Row, categories_shown
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from copyahead.traces.corpus import Corpus
 from copyahead.traces.replay import Phases, Tally
 from copyahead.traces.runs import Cost, Results, Run
-from copyahead.traces.tokenizing import Corpus
 
 ALL = "all"
 

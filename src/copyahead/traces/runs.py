@@ -15,8 +15,8 @@ import numpy as np
 from copyahead.config import SharedOptions, usable_cpus
 from copyahead.contracts import Drafter, Load
 from copyahead.step_cost import StepCost
+from copyahead.traces.corpus import END, START, Corpus
 from copyahead.traces.replay import Phases, limit_sessions, replay_sessions
-from copyahead.traces.tokenizing import END, START, Corpus
 
 LIMIT = "limit"
 """Stands for the copying limit where a policy's name is asked for."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from copyahead.errors import ConfigError, MissingExtraError
-from copyahead.traces.tokenizing import Tokenizer
+from copyahead.traces.corpus import Tokenizer
 from copyahead.types import Token
 
 

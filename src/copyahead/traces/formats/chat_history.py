@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from copyahead.traces.conversations import Conversation, Message
+from copyahead.traces.formats.conversations import Conversation, Message
 
 _USER = "####"
 _TOOL = ">"

@@ -18,9 +18,15 @@ from typing import Any, Literal
 import msgspec
 
 from copyahead.errors import ConfigError
-from copyahead.traces.chat_history import read_chat_history
-from copyahead.traces.conversations import Chain, Conversation, Message, Problem, TokenRequest
-from copyahead.traces.messages import message_of, messages_of
+from copyahead.traces.formats.chat_history import read_chat_history
+from copyahead.traces.formats.conversations import (
+    Chain,
+    Conversation,
+    Message,
+    Problem,
+    TokenRequest,
+)
+from copyahead.traces.formats.messages import message_of, messages_of
 from copyahead.traces.record import RecordReader
 
 ChatMode = Literal["turns", "stream"]

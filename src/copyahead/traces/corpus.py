@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from copyahead.config import usable_cpus
 from copyahead.errors import ConfigError
-from copyahead.traces.conversations import Conversation, Message, TokenRequest
-from copyahead.traces.importers import Trace
+from copyahead.traces.formats.conversations import Conversation, Message, TokenRequest
+from copyahead.traces.formats.importers import Trace
 from copyahead.types import Token
 
 Tokens = npt.NDArray[np.int32]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from copyahead.traces.conversations import Message
+from copyahead.traces.formats.conversations import Message
 
 ASSISTANT = "assistant"
 
