@@ -21,8 +21,17 @@ from copyahead.traces.limit import limit_rounds, longest_earlier_matches
 from copyahead.traces.record import TraceWriter
 from copyahead.traces.report import html_report
 from copyahead.traces.rows import Row, make_rows
-from copyahead.traces.runs import LIMIT, Cost, Results, Run, plan_runs, policies_of, run_all
-from copyahead.traces.simulate import LENGTHS, length_policies
+from copyahead.traces.runs import (
+    LENGTHS,
+    LIMIT,
+    Cost,
+    Results,
+    Run,
+    length_policies,
+    plan_runs,
+    policies_of,
+    run_all,
+)
 from copyahead.traces.tokenizers import find_tokenizer
 
 LINEAR = Cost("0.1", StepCost.linear(0.1), 0.1)

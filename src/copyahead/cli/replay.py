@@ -79,8 +79,7 @@ def replay(
     from copyahead.traces.costs import parse_costs
     from copyahead.traces.formats.importers import read_traces
     from copyahead.traces.rows import make_rows
-    from copyahead.traces.runs import LIMIT, Run, plan_runs, policies_of, run_all
-    from copyahead.traces.simulate import length_policies
+    from copyahead.traces.runs import LIMIT, Run, length_policies, plan_runs, policies_of, run_all
 
     if not traces:
         raise ConfigError("there is nothing to replay: name a file or directory of traces")

@@ -79,6 +79,20 @@ def policies_of(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(str(parse_policy(name)) for name in names))
 
 
+LENGTHS = (1, 2, 4, 8)
+
+
+def length_policies() -> tuple[str, ...]:
+    """How much of the newest place to copy: a fixed number of tokens, or an adaptive one.
+
+    The simulation of the single-draft rule: the newest earlier occurrence of the last 3 tokens,
+    then of the last 2; the `LENGTHS`; and a length that doubles after a full accept, up to 8, and
+    falls to 1 on a miss. They are policies like any other, so the same replay runs them.
+    """
+    fixed = (f"fixed:num_draft_tokens={length}" for length in LENGTHS)
+    return (*fixed, "adaptive_k")
+
+
 def is_priced(policy: str) -> bool:
     """Whether a policy's drafts depend on the step cost, and it learns over requests."""
     from copyahead.policies import parse_policy
