@@ -20,7 +20,7 @@ from copyahead.cli.serve import HttpOptions, ServedModelOptions, _banner
 from copyahead.config import LookupOptions, SharedOptions
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.loading import make_engine
-from copyahead.server.limits import Limits
+from copyahead.server.http.limits import Limits
 from copyahead.server.service import ServerOptions, Service
 from copyahead.testing import FakeBackend
 from copyahead.types import Exactness

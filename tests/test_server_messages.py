@@ -10,7 +10,7 @@ import anthropic
 import httpx
 import pytest
 
-from copyahead.server.messages_input import MessagesRequest, messages_of
+from copyahead.server.anthropic.messages_input import MessagesRequest, messages_of
 from copyahead.server.service import ServerOptions
 from tests.server_toys import (
     CALL,

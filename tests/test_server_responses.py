@@ -10,7 +10,7 @@ import openai
 import pydantic
 import pytest
 
-from copyahead.server.responses_input import ResponsesRequest, messages_of
+from copyahead.server.openai.responses_input import ResponsesRequest, messages_of
 from tests.server_toys import (
     LOOK,
     SAID_CALLS,

@@ -15,7 +15,7 @@ import pytest
 
 from copyahead.backends.base import Logits, Part
 from copyahead.errors import BackendError
-from copyahead.server.limits import Limits
+from copyahead.server.http.limits import Limits
 from copyahead.server.service import ServerOptions
 from copyahead.types import Token
 from tests.server_toys import (

@@ -140,8 +140,8 @@ def serve(
 
 def _server_options(http: HttpOptions) -> ServerOptions:
     """The options checked: before a model is loaded."""
-    from copyahead.server.auth import ApiKeys, check_binding
-    from copyahead.server.limits import Limits
+    from copyahead.server.http.auth import ApiKeys, check_binding
+    from copyahead.server.http.limits import Limits
     from copyahead.server.service import ServerOptions
 
     check_binding(http.host, ApiKeys(http.api_key), open_to_network=http.open_to_network)

@@ -13,8 +13,8 @@ from copyahead.engine.request import MAX_CHOICES, Request
 from copyahead.errors import ConfigError
 from copyahead.server.errors import ApiError
 from copyahead.server.generation import Generation
+from copyahead.server.http.streaming import EventStream, while_connected
 from copyahead.server.service import Service
-from copyahead.server.streaming import EventStream, while_connected
 from copyahead.server.wire import RENAMES, CommonFields, joined
 from copyahead.types import Token
 

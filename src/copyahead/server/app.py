@@ -16,19 +16,19 @@ from starlette.responses import Response
 from copyahead._version import __version__
 from copyahead.server import wire
 from copyahead.server.answers import json_response
-from copyahead.server.auth import ApiKeys, HostCheck, KeyCheck
-from copyahead.server.chat import chat
-from copyahead.server.completions import completions
+from copyahead.server.anthropic.messages import count_tokens, messages
+from copyahead.server.anthropic.messages_input import CountRequest, MessagesRequest
 from copyahead.server.errors import ApiError, ClientGone, api_error
-from copyahead.server.limits import BodyLimit
-from copyahead.server.messages import count_tokens, messages
-from copyahead.server.messages_input import CountRequest, MessagesRequest
+from copyahead.server.http.auth import ApiKeys, HostCheck, KeyCheck
+from copyahead.server.http.limits import BodyLimit
+from copyahead.server.http.streaming import while_connected
 from copyahead.server.metrics import CONTENT_TYPE
+from copyahead.server.openai.chat import chat
+from copyahead.server.openai.completions import completions
+from copyahead.server.openai.responses import responses
+from copyahead.server.openai.responses_input import ResponsesRequest
 from copyahead.server.prompting import chat_prompt
-from copyahead.server.responses import responses
-from copyahead.server.responses_input import ResponsesRequest
 from copyahead.server.service import Service
-from copyahead.server.streaming import while_connected
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The request is wrong; `param` names the field."},

@@ -15,7 +15,7 @@ import msgspec
 from copyahead.engine.async_engine import AsyncEngine, Stream
 from copyahead.engine.request import Chunk, Request
 from copyahead.server.errors import ApiError
-from copyahead.server.limits import Limits, Queue, too_busy
+from copyahead.server.http.limits import Limits, Queue, too_busy
 from copyahead.stats import CopyStats
 from copyahead.types import FinishReason
 

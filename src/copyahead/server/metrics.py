@@ -19,7 +19,7 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from copyahead.server.generation import Outcome
-from copyahead.server.limits import Queue
+from copyahead.server.http.limits import Queue
 from copyahead.types import Exactness
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

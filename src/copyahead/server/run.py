@@ -12,7 +12,7 @@ import uvicorn
 
 from copyahead.errors import ConfigError
 from copyahead.server.app import make_app
-from copyahead.server.auth import is_loopback
+from copyahead.server.http.auth import is_loopback
 from copyahead.server.service import Service
 
 _LAST_WORDS_SECONDS = 5

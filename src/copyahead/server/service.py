@@ -14,7 +14,7 @@ from copyahead.engine.async_engine import AsyncEngine
 from copyahead.engine.request import Request
 from copyahead.server.errors import ApiError
 from copyahead.server.generation import Generation, Outcome
-from copyahead.server.limits import Limits, Queue
+from copyahead.server.http.limits import Limits, Queue
 from copyahead.server.metrics import Metrics
 from copyahead.types import Token
 

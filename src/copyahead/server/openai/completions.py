@@ -11,12 +11,12 @@ from starlette.responses import Response
 from copyahead.engine.request import MAX_CHOICES, Chunk, Request
 from copyahead.engine.text import Run
 from copyahead.server.answers import make_request
-from copyahead.server.choices import ChoicesAnswer, copied_runs
 from copyahead.server.errors import ApiError
-from copyahead.server.logprobs import CompletionLogprobs, join
+from copyahead.server.http.streaming import while_connected
+from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
+from copyahead.server.openai.logprobs import CompletionLogprobs, join
 from copyahead.server.prompting import constraint_of
 from copyahead.server.service import Service
-from copyahead.server.streaming import while_connected
 from copyahead.server.wire import RENAMES, CompletionRequest, budget, new_id
 from copyahead.types import Token
 

@@ -18,10 +18,10 @@ from copyahead.engine.request import Chunk
 from copyahead.server.answers import answer_stream, answer_whole
 from copyahead.server.errors import ApiError, api_error
 from copyahead.server.generation import Generation
+from copyahead.server.http.streaming import frame
 from copyahead.server.prompting import ChatPrompt
 from copyahead.server.reply import ReasoningDelta, ReplyEvent
 from copyahead.server.service import Service
-from copyahead.server.streaming import frame
 from copyahead.server.tool_parser import TextDelta, ToolCallStart
 from copyahead.server.transcript import Transcript
 from copyahead.types import FinishReason

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from copyahead.errors import ConfigError
-from copyahead.server.asgi import App, Message, Receive, Scope, Send, send_error
 from copyahead.server.errors import ApiError
+from copyahead.server.http.streaming import App, Message, Receive, Scope, Send, send_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,13 @@ from copyahead.engine.request import Chunk, Request, TokenLogprob
 from copyahead.engine.text import Run
 from copyahead.errors import CopyaheadError
 from copyahead.server.answers import make_request
-from copyahead.server.choices import ChoicesAnswer, copied_runs
 from copyahead.server.errors import ApiError, api_error
-from copyahead.server.logprobs import chat_logprobs
+from copyahead.server.http.streaming import while_connected
+from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
+from copyahead.server.openai.logprobs import chat_logprobs
 from copyahead.server.prompting import ChatPrompt, chat_prompt
 from copyahead.server.reply import ReasoningDelta, ReplyEvent
 from copyahead.server.service import Service
-from copyahead.server.streaming import while_connected
 from copyahead.server.tool_parser import TextDelta, ToolCallStart
 from copyahead.server.transcript import Transcript
 from copyahead.server.wire import RENAMES, ChatRequest, budget, new_id

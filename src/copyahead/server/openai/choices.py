@@ -17,8 +17,8 @@ from copyahead.engine.text import Run
 from copyahead.server.answers import answer_stream, answer_whole
 from copyahead.server.errors import api_error
 from copyahead.server.generation import Generation
+from copyahead.server.http.streaming import DONE, frame
 from copyahead.server.service import Service
-from copyahead.server.streaming import DONE, frame
 from copyahead.server.usage import timings, usage
 from copyahead.server.wire import CommonFields, now
 

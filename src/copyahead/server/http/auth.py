@@ -8,8 +8,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 
 from copyahead.errors import ConfigError
-from copyahead.server.asgi import App, Receive, Scope, Send, send_error
 from copyahead.server.errors import ApiError
+from copyahead.server.http.streaming import App, Receive, Scope, Send, send_error
 
 OPEN_PATHS = frozenset({"/health", "/v1/health", "/openapi.json"})
 """What may be asked for without a key."""

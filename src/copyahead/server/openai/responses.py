@@ -15,18 +15,18 @@ from copyahead.engine.request import Request
 from copyahead.errors import CopyaheadError
 from copyahead.server.answers import make_request
 from copyahead.server.errors import ApiError, api_error
+from copyahead.server.events import Event, Kind, Section, Sections, TypedAnswer
 from copyahead.server.generation import Generation
-from copyahead.server.prompting import ChatPrompt, chat_prompt
-from copyahead.server.responses_input import (
+from copyahead.server.http.streaming import while_connected
+from copyahead.server.openai.responses_input import (
     FIELD_NAMES,
     ResponsesRequest,
     format_of,
     functions_of,
     messages_of,
 )
+from copyahead.server.prompting import ChatPrompt, chat_prompt
 from copyahead.server.service import Service
-from copyahead.server.streaming import while_connected
-from copyahead.server.typed_events import Event, Kind, Section, Sections, TypedAnswer
 from copyahead.server.usage import timings
 from copyahead.server.wire import budget, new_id, now
 

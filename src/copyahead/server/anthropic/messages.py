@@ -11,10 +11,7 @@ from starlette.responses import Response
 from copyahead.engine.request import Request
 from copyahead.errors import CopyaheadError
 from copyahead.server.answers import json_response, make_request
-from copyahead.server.errors import MESSAGES_PATH, ApiError, api_error
-from copyahead.server.generation import Generation
-from copyahead.server.json_text import parsed
-from copyahead.server.messages_input import (
+from copyahead.server.anthropic.messages_input import (
     FIELD_NAMES,
     Conversation,
     CountRequest,
@@ -24,10 +21,13 @@ from copyahead.server.messages_input import (
     functions_of,
     messages_of,
 )
+from copyahead.server.errors import MESSAGES_PATH, ApiError, api_error
+from copyahead.server.events import Event, Section, Sections, TypedAnswer
+from copyahead.server.generation import Generation
+from copyahead.server.http.streaming import while_connected
+from copyahead.server.json_text import parsed
 from copyahead.server.prompting import ChatPrompt, chat_prompt
 from copyahead.server.service import Service
-from copyahead.server.streaming import while_connected
-from copyahead.server.typed_events import Event, Section, Sections, TypedAnswer
 from copyahead.server.usage import timings
 from copyahead.server.wire import budget, new_id
 from copyahead.types import FinishReason

@@ -1,0 +1,1 @@
+"""OpenAI's routes: chat completions, text completions, and responses."""
