@@ -18,13 +18,13 @@ import httpx
 import numpy as np
 
 from copyahead.backends.base import Logits, Part
+from copyahead.chat.template.template import ChatTemplate
 from copyahead.config import LookupOptions
 from copyahead.engine import Engine
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.loading import make_engine
 from copyahead.server.run import address, bind, make_server
 from copyahead.server.service import ServerOptions, Service
-from copyahead.server.templates import ChatTemplate
 from copyahead.testing import FakeBackend, ToyLM
 from copyahead.types import Token
 

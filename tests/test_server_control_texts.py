@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import LlamaSettings
+from copyahead.chat.template.literal_text import ControlTexts, Spoken
+from copyahead.chat.template.template import CHATML, ChatTemplate
+from copyahead.chat.tools.definitions import check_tools
 from copyahead.errors import RequestError
-from copyahead.server.control_texts import ControlTexts, Spoken
-from copyahead.server.templates import CHATML, ChatTemplate
-from copyahead.server.tools import check_tools
 from tests.server_toys import TOKENIZER, Running
 from tests.test_server_tags import CODER
 

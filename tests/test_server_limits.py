@@ -300,7 +300,7 @@ def test_pages_of_other_origins_are_let_in_only_where_asked() -> None:
 def test_there_is_one_line_a_request_and_none_of_its_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with running() as server, caplog.at_level(logging.INFO, "copyahead.server"):
+    with running() as server, caplog.at_level(logging.INFO, "copyahead.server.service"):
         answer = post(server, say("secret words"))
         post(server, {**say("secret words"), "temperature": -1})
         answer_id = answer.json()["id"]
@@ -316,7 +316,7 @@ def test_there_is_one_line_a_request_and_none_of_its_text(
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "copyahead.server"]
+    return [r.getMessage() for r in caplog.records if r.name == "copyahead.server.service"]
 
 
 def test_metrics_count_what_happened() -> None:

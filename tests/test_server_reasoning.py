@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyahead.server.reasoning import (
+from copyahead.chat.reasoning import (
     THINK,
     ReasoningMarkers,
     ReasoningSplitter,

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyahead.server.tag_values import as_json, kinds_of
-from copyahead.server.templates import ChatTemplate
-from copyahead.server.tool_formats import ARGUMENT_TAGS, FUNCTION_TAGS, HERMES, ToolFormat
-from copyahead.server.tool_parser import TextDelta, ToolCallDelta, ToolCallStart
-from copyahead.server.tools import check_tools, grammar_for
+from copyahead.chat.template.template import ChatTemplate
+from copyahead.chat.tools.definitions import check_tools, grammar_for
+from copyahead.chat.tools.formats import ARGUMENT_TAGS, FUNCTION_TAGS, HERMES, ToolFormat
+from copyahead.chat.tools.stream import TextDelta, ToolCallDelta, ToolCallStart
+from copyahead.chat.tools.tag_values import as_json, kinds_of
 from tests.server_toys import running
 from tests.test_server_tools import TAGGED, Found, allows, cut, told, tool
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from copyahead.chat.messages import single_calls
+from copyahead.chat.template.template import CHATML, ChatTemplate, TemplateError
+from copyahead.chat.tools.definitions import check_tools
+from copyahead.chat.tools.formats import HERMES, JSON, JSON_LIST, LLAMA
 from copyahead.errors import RequestError
-from copyahead.server.conversation import single_calls
-from copyahead.server.templates import CHATML, ChatTemplate, TemplateError
-from copyahead.server.tool_formats import HERMES, JSON, JSON_LIST, LLAMA
-from copyahead.server.tools import check_tools
 from copyahead.testing import FakeBackend
 from tests.test_server_tags import CODER
 

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyahead.errors import RequestError
-from copyahead.grammar.compiler import GrammarCompiler
-from copyahead.server.reasoning import THINK
-from copyahead.server.tool_formats import (
+from copyahead.chat.reasoning import THINK
+from copyahead.chat.tools.definitions import check_tools, describe, grammar_for, tool_names, wanted
+from copyahead.chat.tools.formats import (
     ARGUMENT_TAGS,
     FUNCTION_TAGS,
     HERMES,
@@ -25,7 +24,7 @@ from copyahead.server.tool_formats import (
     ToolFormat,
     format_of,
 )
-from copyahead.server.tool_parser import (
+from copyahead.chat.tools.stream import (
     Event,
     TextDelta,
     ToolCallDelta,
@@ -33,7 +32,8 @@ from copyahead.server.tool_parser import (
     ToolParser,
     joined,
 )
-from copyahead.server.tools import check_tools, describe, grammar_for, tool_names, wanted
+from copyahead.errors import RequestError
+from copyahead.grammar.compiler import GrammarCompiler
 from copyahead.testing import ToyTokenizer, rechunk
 
 FORMS = (HERMES, LLAMA, JSON, JSON_LIST)

@@ -182,10 +182,10 @@ def _service(
     from dataclasses import replace
 
     from copyahead.backends.llama_cpp.gguf import find_model
+    from copyahead.chat.template.template import ChatTemplate
     from copyahead.engine.async_engine import AsyncEngine
     from copyahead.loading import load
     from copyahead.server.service import Service
-    from copyahead.server.templates import ChatTemplate
 
     path = find_model(model)
     output.remark(f"loading {path.name}")
@@ -210,7 +210,7 @@ def _recorder(path: Path, service: Service) -> TraceWriter:
 
 def _banner(service: Service, lookup: LookupOptions, shared: SharedOptions, url: str) -> str:
     """What a user sees when the server is up."""
-    from copyahead.server.templates import CHATML
+    from copyahead.chat.template.template import CHATML
 
     capabilities = service.capabilities
     keys = len(set(service.options.api_keys))

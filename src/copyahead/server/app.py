@@ -16,18 +16,18 @@ from starlette.responses import Response
 from copyahead._version import __version__
 from copyahead.server import wire
 from copyahead.server.answers import json_response
-from copyahead.server.anthropic.messages import count_tokens, messages
+from copyahead.server.anthropic.messages import Messages, count_tokens
 from copyahead.server.anthropic.messages_input import CountRequest, MessagesRequest
 from copyahead.server.errors import ApiError, ClientGone, api_error
 from copyahead.server.http.auth import ApiKeys, HostCheck, KeyCheck
 from copyahead.server.http.limits import BodyLimit
 from copyahead.server.http.streaming import while_connected
 from copyahead.server.metrics import CONTENT_TYPE
-from copyahead.server.openai.chat import chat
+from copyahead.server.openai.chat import ChatCompletions
 from copyahead.server.openai.completions import completions
-from copyahead.server.openai.responses import responses
+from copyahead.server.openai.responses import Responses
 from copyahead.server.openai.responses_input import ResponsesRequest
-from copyahead.server.prompting import chat_prompt
+from copyahead.server.route import respond
 from copyahead.server.service import Service
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -72,7 +72,7 @@ def tenant_of(http: Request) -> str:
 def _add_generation(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions", responses=_ERRORS, response_class=Response)
     async def chat_completions(body: wire.ChatRequest, http: Request) -> Response:
-        return await chat(service, http, body, tenant_of(http))
+        return await respond(ChatCompletions(), service, http, body, tenant_of(http))
 
     @app.post("/v1/completions", responses=_ERRORS, response_class=Response)
     async def text_completions(body: wire.CompletionRequest, http: Request) -> Response:
@@ -82,11 +82,11 @@ def _add_generation(app: FastAPI, service: Service) -> None:
 def _add_other_shapes(app: FastAPI, service: Service) -> None:
     @app.post("/v1/responses", responses=_ERRORS, response_class=Response)
     async def create_response(body: ResponsesRequest, http: Request) -> Response:
-        return await responses(service, http, body, tenant_of(http))
+        return await respond(Responses(), service, http, body, tenant_of(http))
 
     @app.post("/v1/messages", responses=_ERRORS, response_class=Response)
     async def create_message(body: MessagesRequest, http: Request) -> Response:
-        return await messages(service, http, body, tenant_of(http))
+        return await respond(Messages(), service, http, body, tenant_of(http))
 
     @app.post("/v1/messages/count_tokens", responses=_ERRORS, response_class=Response)
     async def count_message_tokens(body: CountRequest, http: Request) -> Response:
@@ -112,7 +112,7 @@ def _add_tokens(app: FastAPI, service: Service) -> None:
 async def _tokens(service: Service, body: wire.TokenizeRequest) -> list[int]:
     if body.messages is not None:
         messages = [message.model_dump(exclude_none=True) for message in body.messages]
-        return (await chat_prompt(service, messages)).tokens
+        return (await service.chat_prompt(messages=messages)).tokens
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise ApiError("content is missing: give a text, or messages", param="content")

@@ -14,16 +14,17 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from copyahead.chat.prompt import ChatPrompt
+from copyahead.chat.reply import ReasoningDelta, ReplyEvent
+from copyahead.chat.tools.stream import TextDelta, ToolCallStart
+from copyahead.chat.transcript import Transcript
 from copyahead.engine.request import Chunk
 from copyahead.server.answers import answer_stream, answer_whole
 from copyahead.server.errors import ApiError, api_error
 from copyahead.server.generation import Generation
 from copyahead.server.http.streaming import frame
-from copyahead.server.prompting import ChatPrompt
-from copyahead.server.reply import ReasoningDelta, ReplyEvent
 from copyahead.server.service import Service
-from copyahead.server.tool_parser import TextDelta, ToolCallStart
-from copyahead.server.transcript import Transcript
+from copyahead.server.wire import CommonFields
 from copyahead.types import FinishReason
 
 Event = dict[str, Any]
@@ -122,9 +123,9 @@ class TypedAnswer(ABC):
         self.transcript = Transcript(prompt, service.pieces)
         self._renames = renames
 
-    async def respond(self, http: HttpRequest, *, stream: bool) -> Response:
+    async def respond(self, http: HttpRequest, body: CommonFields) -> Response:
         """The answer, whole or as a stream of events."""
-        if stream:
+        if body.stream:
             return await answer_stream(http, self.service, self.generation, self._frames())
         return await answer_whole(http, self.generation, self._whole())
 

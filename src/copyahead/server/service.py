@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from copyahead.backends.base import Capabilities
+from copyahead.chat.prompt import ChatPrompt, chat_prompt
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.engine.request import Request
 from copyahead.server.errors import ApiError
@@ -19,10 +20,9 @@ from copyahead.server.metrics import Metrics
 from copyahead.types import Token
 
 if TYPE_CHECKING:
-    from copyahead.server.control_texts import Spoken
-    from copyahead.server.templates import ChatTemplate
+    from copyahead.chat.template.template import ChatTemplate
 
-logger = logging.getLogger("copyahead.server")
+logger = logging.getLogger(__name__)
 
 
 class Recorder(Protocol):
@@ -95,9 +95,9 @@ class Service:
         """Token ids of a prompt, computed in a thread."""
         return await asyncio.to_thread(self.tokenizer.encode, text)
 
-    async def encode_chat(self, spoken: Spoken) -> list[Token]:
-        """Token ids of a rendered conversation, as `encode`."""
-        return await asyncio.to_thread(self.template.controls.encode, self.tokenizer, spoken)
+    async def chat_prompt(self, **conversation: Any) -> ChatPrompt:
+        """A conversation rendered and tokenised, in a thread; see `chat.prompt.chat_prompt`."""
+        return await asyncio.to_thread(chat_prompt, self.template, self.tokenizer, **conversation)
 
     async def encode_part(self, text: str) -> list[Token]:
         """Token ids of a text that is no prompt: no leading token, no control tokens."""

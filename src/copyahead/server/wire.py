@@ -159,6 +159,9 @@ class CommonFields(SamplingFields):
     )
     user: str | None = None
 
+    def check(self) -> None:
+        """Raise ApiError for what the route of this body cannot do."""
+
     @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings; ApiError for an empty one or too many."""
@@ -190,6 +193,13 @@ class ChatRequest(CommonFields):
     )
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """Raise ApiError for what this route cannot do."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(
+                "top_logprobs needs logprobs to be true", param="top_logprobs", code="invalid_value"
+            )
 
 
 class CompletionRequest(CommonFields):
@@ -238,6 +248,21 @@ def budget(field: str, value: int | None) -> int | None:
         message = f"{field} must be 0 or more, or -1 for no limit, not {value}"
         raise ApiError(message, param=field, code="invalid_value")
     return value
+
+
+def schema_of(given: ResponseFormat | None) -> dict[str, Any] | bool | None:
+    """The JSON schema that an answer has to follow; None where it is free."""
+    if given is None or given.type == "text":
+        return None
+    if given.type == "json_object":
+        return {"type": "object"}
+    if given.json_schema is None or given.json_schema.json_schema is None:
+        raise ApiError(
+            "response_format of type json_schema needs json_schema.schema",
+            param="response_format",
+            code="invalid_value",
+        )
+    return given.json_schema.json_schema
 
 
 def joined(content: str | list[TextPart] | None, param: str) -> str | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from copyahead.engine.request import Request
+from copyahead.chat.prompt import ChatPrompt
+from copyahead.chat.untrusted_json import parsed
 from copyahead.errors import CopyaheadError
-from copyahead.server.answers import json_response, make_request
+from copyahead.server.answers import json_response
 from copyahead.server.anthropic.messages_input import (
     FIELD_NAMES,
     Conversation,
@@ -25,72 +26,62 @@ from copyahead.server.errors import MESSAGES_PATH, ApiError, api_error
 from copyahead.server.events import Event, Section, Sections, TypedAnswer
 from copyahead.server.generation import Generation
 from copyahead.server.http.streaming import while_connected
-from copyahead.server.json_text import parsed
-from copyahead.server.prompting import ChatPrompt, chat_prompt
+from copyahead.server.route import ChatRoute
 from copyahead.server.service import Service
 from copyahead.server.usage import timings
-from copyahead.server.wire import budget, new_id
+from copyahead.server.wire import schema_of
 from copyahead.types import FinishReason
 
 
-async def messages(
-    service: Service, http: HttpRequest, body: MessagesRequest, tenant: str
-) -> Response:
-    """Answer one request."""
-    names: Mapping[str, str] = FIELD_NAMES
-    try:
-        body.check()
-        prompt = await while_connected(http, _prompt(service, body))
-        names = prompt.field_names(names)
-        request = await _request(service, body, prompt, tenant)
-        generation = service.start([request], answer_id=new_id("msg_"), route="messages")
-        answer = MessagesAnswer(service, prompt, body, generation, names)
-        return await answer.respond(http, stream=bool(body.stream))
-    except CopyaheadError as error:
-        raise api_error(error, names) from error
+class Messages(ChatRoute[MessagesRequest]):
+    """Anthropic's messages."""
+
+    name = "messages"
+    id_prefix = "msg_"
+    prompt_field = "messages"
+    field_names: ClassVar = FIELD_NAMES
+
+    def conversation(self, body: Conversation) -> dict[str, Any]:
+        """The blocks put together; also for a count."""
+        messages, prefill = messages_of(body)
+        options = dict(body.chat_template_kwargs or {})
+        if body.thinking is not None:
+            options.setdefault("enable_thinking", body.thinking.type != "disabled")
+        choice = body.tool_choice
+        return {
+            "messages": messages,
+            "tools": functions_of(body.tools),
+            "tool_choice": choice_of(choice),
+            "parallel_tool_calls": not (choice is not None and choice.disable_parallel_tool_use),
+            "schema": schema_of(format_of(body.output_config)),
+            "template_options": options,
+            "prefill": prefill,
+        }
+
+    def budget(self, body: MessagesRequest) -> tuple[str, int | None]:
+        """It has to be given."""
+        return "max_tokens", body.max_tokens
+
+    def answer(
+        self,
+        service: Service,
+        prompt: ChatPrompt,
+        body: MessagesRequest,
+        generation: Generation,
+        names: Mapping[str, str],
+    ) -> MessagesAnswer:
+        """The one message."""
+        return MessagesAnswer(service, prompt, body, generation, names)
 
 
 async def count_tokens(service: Service, http: HttpRequest, body: CountRequest) -> Response:
     """How many tokens the prompt of a request has."""
     try:
-        prompt = await while_connected(http, _prompt(service, body))
+        conversation = Messages().conversation(body)
+        prompt = await while_connected(http, service.chat_prompt(**conversation))
     except CopyaheadError as error:
         raise api_error(error, FIELD_NAMES) from error
     return json_response({"input_tokens": len(prompt.tokens)})
-
-
-async def _prompt(service: Service, body: Conversation) -> ChatPrompt:
-    conversation, prefill = messages_of(body)
-    options = dict(body.chat_template_kwargs or {})
-    if body.thinking is not None:
-        options.setdefault("enable_thinking", body.thinking.type != "disabled")
-    choice = body.tool_choice
-    return await chat_prompt(
-        service,
-        conversation,
-        tools=functions_of(body.tools),
-        tool_choice=choice_of(choice),
-        parallel_tool_calls=not (choice is not None and choice.disable_parallel_tool_use),
-        response_format=format_of(body.output_config),
-        template_options=options,
-        prefill=prefill,
-    )
-
-
-async def _request(
-    service: Service, body: MessagesRequest, prompt: ChatPrompt, tenant: str
-) -> Request:
-    return await make_request(
-        service,
-        body,
-        prompt.tokens,
-        tenant,
-        prompt_field="messages",
-        stop=(*body.sequences, *service.template.end_texts),
-        sampling=body.sampling(default_temperature=1.0),
-        max_tokens=budget("max_tokens", body.max_tokens),
-        **prompt.constraint,
-    )
 
 
 class Blocks(Sections):
@@ -156,7 +147,7 @@ class MessagesAnswer(TypedAnswer):
     ) -> None:
         super().__init__(service, prompt, generation, Blocks(), names)
         self._num_prompt_tokens = len(prompt.tokens)
-        self._sequences = body.sequences
+        self._sequences = body.stops
 
     def begin(self) -> list[Event]:
         """The message without content."""

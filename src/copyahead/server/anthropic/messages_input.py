@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from copyahead.server.conversation import text_of
+from copyahead.chat.messages import text_of
+from copyahead.chat.tools.definitions import checked_function
+from copyahead.chat.untrusted_json import is_shallow
 from copyahead.server.errors import ApiError
-from copyahead.server.json_text import is_shallow
-from copyahead.server.tools import checked_function
 from copyahead.server.wire import RENAMES, CommonFields, JsonSchema, ResponseFormat, Wire
 
 FIELD_NAMES = {
@@ -87,8 +87,8 @@ class MessagesRequest(Conversation):
                 raise ApiError(message, param=name, code="unsupported_value")
 
     @property
-    def sequences(self) -> tuple[str, ...]:
-        """The stop sequences; ApiError for an empty one or too many."""
+    def stops(self) -> tuple[str, ...]:
+        """The stop sequences, and the stop strings; ApiError for an empty one or too many."""
         sequences = tuple(self.stop_sequences or ())
         if "" in sequences or len(sequences) > MAX_STOPS:
             raise ApiError(
@@ -96,7 +96,7 @@ class MessagesRequest(Conversation):
                 param="stop_sequences",
                 code="invalid_value",
             )
-        return (*sequences, *self.stops)
+        return (*sequences, *super().stops)
 
 
 def messages_of(body: Conversation) -> tuple[list[dict[str, Any]], str]:

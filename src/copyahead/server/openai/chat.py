@@ -3,76 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
-
-from copyahead.engine.request import Chunk, Request, TokenLogprob
+from copyahead.chat.prompt import ChatPrompt
+from copyahead.chat.reply import ReasoningDelta, ReplyEvent
+from copyahead.chat.tools.stream import TextDelta, ToolCallStart
+from copyahead.chat.transcript import Transcript
+from copyahead.engine.request import Chunk, TokenLogprob
 from copyahead.engine.text import Run
-from copyahead.errors import CopyaheadError
-from copyahead.server.answers import make_request
-from copyahead.server.errors import ApiError, api_error
-from copyahead.server.http.streaming import while_connected
+from copyahead.server.generation import Generation
 from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
 from copyahead.server.openai.logprobs import chat_logprobs
-from copyahead.server.prompting import ChatPrompt, chat_prompt
-from copyahead.server.reply import ReasoningDelta, ReplyEvent
+from copyahead.server.route import ChatRoute
 from copyahead.server.service import Service
-from copyahead.server.tool_parser import TextDelta, ToolCallStart
-from copyahead.server.transcript import Transcript
-from copyahead.server.wire import RENAMES, ChatRequest, budget, new_id
+from copyahead.server.wire import RENAMES, ChatRequest, schema_of
 from copyahead.types import FinishReason
 
-FIELD_NAMES = {**RENAMES, "prompt": "messages", "logprobs": "top_logprobs"}
 
+class ChatCompletions(ChatRoute[ChatRequest]):
+    """OpenAI's chat completions."""
 
-async def chat(service: Service, http: HttpRequest, body: ChatRequest, tenant: str) -> Response:
-    """Answer one chat request."""
-    names: Mapping[str, str] = FIELD_NAMES
-    try:
-        prompt = await while_connected(http, _prompt(service, body))
-        names = prompt.field_names(names)
-        request = await _request(service, body, prompt, tenant)
-        choices = [ChatChoice(service, prompt, body, index) for index in range(request.n)]
-        generation = service.start([request], answer_id=new_id("chatcmpl-"), route="chat")
+    name = "chat"
+    id_prefix = "chatcmpl-"
+    prompt_field = "messages"
+    field_names: ClassVar = {**RENAMES, "prompt": "messages", "logprobs": "top_logprobs"}
+
+    def conversation(self, body: ChatRequest) -> dict[str, Any]:
+        """As it is: the others are brought into this shape."""
+        return {
+            "messages": [message.model_dump(exclude_none=True) for message in body.messages],
+            "tools": body.tools,
+            "tool_choice": body.tool_choice,
+            "parallel_tool_calls": body.parallel_tool_calls,
+            "schema": schema_of(body.response_format),
+            "template_options": body.chat_template_kwargs,
+        }
+
+    def budget(self, body: ChatRequest) -> tuple[str, int | None]:
+        """The newer of two fields wins."""
+        if body.max_completion_tokens is None:
+            return "max_tokens", body.max_tokens
+        return "max_completion_tokens", body.max_completion_tokens
+
+    def options(self, body: ChatRequest) -> dict[str, Any]:
+        """Only here, log-probabilities may be asked for."""
+        return {"logprobs": (body.top_logprobs or 0) if body.logprobs else None}
+
+    def answer(
+        self,
+        service: Service,
+        prompt: ChatPrompt,
+        body: ChatRequest,
+        generation: Generation,
+        names: Mapping[str, str],
+    ) -> ChoicesAnswer:
+        """All choices of the request."""
+        count = generation.requests[0].n
+        choices = [ChatChoice(service, prompt, body, index) for index in range(count)]
         kinds = ("chat.completion", "chat.completion.chunk")
-        answer = ChoicesAnswer(service, generation, choices, kinds=kinds, renames=names)
-        return await answer.respond(http, body)
-    except CopyaheadError as error:
-        raise api_error(error, names) from error
-
-
-async def _prompt(service: Service, body: ChatRequest) -> ChatPrompt:
-    return await chat_prompt(
-        service,
-        [message.model_dump(exclude_none=True) for message in body.messages],
-        tools=body.tools,
-        tool_choice=body.tool_choice,
-        parallel_tool_calls=body.parallel_tool_calls,
-        response_format=body.response_format,
-        template_options=body.chat_template_kwargs,
-    )
-
-
-async def _request(service: Service, body: ChatRequest, prompt: ChatPrompt, tenant: str) -> Request:
-    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError(
-            "top_logprobs needs logprobs to be true", param="top_logprobs", code="invalid_value"
-        )
-    return await make_request(
-        service,
-        body,
-        prompt.tokens,
-        tenant,
-        prompt_field="messages",
-        stop=(*body.stops, *service.template.end_texts),
-        sampling=body.sampling(default_temperature=1.0),
-        max_tokens=budget(name, getattr(body, name)),
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        **prompt.constraint,
-    )
+        return ChoicesAnswer(service, generation, choices, kinds=kinds, renames=names)
 
 
 class ChatChoice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +16,8 @@ from copyahead.server.errors import ApiError
 from copyahead.server.http.streaming import while_connected
 from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
 from copyahead.server.openai.logprobs import CompletionLogprobs, join
-from copyahead.server.prompting import constraint_of
 from copyahead.server.service import Service
-from copyahead.server.wire import RENAMES, CompletionRequest, budget, new_id
+from copyahead.server.wire import RENAMES, CompletionRequest, budget, new_id, schema_of
 from copyahead.types import Token
 
 
@@ -100,6 +100,7 @@ async def _prompts(service: Service, body: CompletionRequest) -> list[list[Token
 async def _request(
     service: Service, body: CompletionRequest, prompt: Sequence[Token], tenant: str
 ) -> Request:
+    schema = schema_of(body.response_format)
     return await make_request(
         service,
         body,
@@ -110,7 +111,7 @@ async def _request(
         max_tokens=budget("max_tokens", body.max_tokens),
         logprobs=body.logprobs,
         stop=body.stops,
-        **constraint_of(body.response_format),
+        json_schema=None if schema is None else json.dumps(schema),
     )
 
 

@@ -6,18 +6,12 @@ Every item has one id, the same in all its events and in the whole response.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
-
-from copyahead.engine.request import Request
-from copyahead.errors import CopyaheadError
-from copyahead.server.answers import make_request
-from copyahead.server.errors import ApiError, api_error
+from copyahead.chat.prompt import ChatPrompt
+from copyahead.server.errors import ApiError
 from copyahead.server.events import Event, Kind, Section, Sections, TypedAnswer
 from copyahead.server.generation import Generation
-from copyahead.server.http.streaming import while_connected
 from copyahead.server.openai.responses_input import (
     FIELD_NAMES,
     ResponsesRequest,
@@ -25,60 +19,50 @@ from copyahead.server.openai.responses_input import (
     functions_of,
     messages_of,
 )
-from copyahead.server.prompting import ChatPrompt, chat_prompt
+from copyahead.server.route import ChatRoute
 from copyahead.server.service import Service
 from copyahead.server.usage import timings
-from copyahead.server.wire import budget, new_id, now
+from copyahead.server.wire import new_id, now, schema_of
 
 
-async def responses(
-    service: Service, http: HttpRequest, body: ResponsesRequest, tenant: str
-) -> Response:
-    """Answer one request."""
-    names: Mapping[str, str] = FIELD_NAMES
-    try:
-        body.check()
-        prompt = await while_connected(http, _prompt(service, body))
-        names = prompt.field_names(names)
-        request = await _request(service, body, prompt, tenant)
-        generation = service.start([request], answer_id=new_id("resp_"), route="responses")
-        answer = ResponsesAnswer(service, prompt, body, generation, names)
-        return await answer.respond(http, stream=bool(body.stream))
-    except CopyaheadError as error:
-        raise api_error(error, names) from error
+class Responses(ChatRoute[ResponsesRequest]):
+    """OpenAI's responses."""
 
+    name = "responses"
+    id_prefix = "resp_"
+    prompt_field = "input"
+    field_names: ClassVar = FIELD_NAMES
 
-async def _prompt(service: Service, body: ResponsesRequest) -> ChatPrompt:
-    options = dict(body.chat_template_kwargs or {})
-    effort = body.reasoning.effort if body.reasoning is not None else None
-    if effort is not None:
-        options.setdefault("reasoning_effort", effort)
-        options.setdefault("enable_thinking", effort != "none")
-    return await chat_prompt(
-        service,
-        messages_of(body),
-        tools=functions_of(body.tools),
-        tool_choice=body.tool_choice,
-        parallel_tool_calls=body.parallel_tool_calls,
-        response_format=format_of(body.text),
-        template_options=options,
-    )
+    def conversation(self, body: ResponsesRequest) -> dict[str, Any]:
+        """The items put together; how hard to think is the template's business."""
+        options = dict(body.chat_template_kwargs or {})
+        effort = body.reasoning.effort if body.reasoning is not None else None
+        if effort is not None:
+            options.setdefault("reasoning_effort", effort)
+            options.setdefault("enable_thinking", effort != "none")
+        return {
+            "messages": messages_of(body),
+            "tools": functions_of(body.tools),
+            "tool_choice": body.tool_choice,
+            "parallel_tool_calls": body.parallel_tool_calls,
+            "schema": schema_of(format_of(body.text)),
+            "template_options": options,
+        }
 
+    def budget(self, body: ResponsesRequest) -> tuple[str, int | None]:
+        """Its own name for `max_tokens`."""
+        return "max_output_tokens", body.max_output_tokens
 
-async def _request(
-    service: Service, body: ResponsesRequest, prompt: ChatPrompt, tenant: str
-) -> Request:
-    return await make_request(
-        service,
-        body,
-        prompt.tokens,
-        tenant,
-        prompt_field="input",
-        stop=(*body.stops, *service.template.end_texts),
-        sampling=body.sampling(default_temperature=1.0),
-        max_tokens=budget("max_output_tokens", body.max_output_tokens),
-        **prompt.constraint,
-    )
+    def answer(
+        self,
+        service: Service,
+        prompt: ChatPrompt,
+        body: ResponsesRequest,
+        generation: Generation,
+        names: Mapping[str, str],
+    ) -> ResponsesAnswer:
+        """The one response."""
+        return ResponsesAnswer(service, prompt, body, generation, names)
 
 
 class Output(Sections):

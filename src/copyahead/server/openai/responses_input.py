@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 from pydantic import Field
 
-from copyahead.server.conversation import text_of
+from copyahead.chat.messages import text_of
+from copyahead.chat.tools.definitions import checked_function
+from copyahead.chat.untrusted_json import MAX_DEPTH, is_shallow
 from copyahead.server.errors import ApiError
-from copyahead.server.json_text import MAX_DEPTH, is_shallow
-from copyahead.server.tools import checked_function
 from copyahead.server.wire import RENAMES, CommonFields, JsonSchema, ResponseFormat, Wire
 
 FIELD_NAMES = {

@@ -13,9 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from copyahead.errors import MissingExtraError, RequestError
-from copyahead.server.control_texts import ControlTexts, Spoken
-from copyahead.server.conversation import (
+from copyahead.chat.messages import (
     Messages,
     checked,
     folded_systems,
@@ -26,18 +24,20 @@ from copyahead.server.conversation import (
     single_calls,
     with_system,
 )
-from copyahead.server.json_text import parsed
-from copyahead.server.reasoning import markers_of
-from copyahead.server.template_habits import in_parts, try_out
-from copyahead.server.tool_formats import HERMES, ToolFormat, format_of
-from copyahead.server.tools import describe
+from copyahead.chat.reasoning import markers_of
+from copyahead.chat.template.capabilities import in_parts, try_out
+from copyahead.chat.template.literal_text import ControlTexts, Spoken
+from copyahead.chat.tools.definitions import describe
+from copyahead.chat.tools.formats import HERMES, ToolFormat, format_of
+from copyahead.chat.untrusted_json import parsed
+from copyahead.errors import MissingExtraError, RequestError
 
 if TYPE_CHECKING:
     import jinja2
 
     from copyahead.backends.base import Backend
 
-logger = logging.getLogger("copyahead.server")
+logger = logging.getLogger(__name__)
 
 CHATML = (
     "{% for message in messages %}"
@@ -239,7 +239,7 @@ def _compile(source: str) -> jinja2.Template:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
         raise MissingExtraError("jinja2", "server") from error
-    from copyahead.server.jinja import Generation
+    from copyahead.chat.template.jinja import Generation
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]

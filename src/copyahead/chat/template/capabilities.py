@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from copyahead.server.conversation import Messages
-from copyahead.server.tool_formats import TAG_FORMATS, TagFormat
+from copyahead.chat.messages import Messages
+from copyahead.chat.tools.formats import TAG_FORMATS, TagFormat
 
 Run = Callable[[Messages, Messages | None], str]
 """Renders messages and tools; raises whatever a template raises."""

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from copyahead.server.call_reader import NAME_LIMIT, SPACE
-from copyahead.server.tag_values import Kinds, as_json, is_text, kinds_of
+from copyahead.chat.tools.json_call import NAME_LIMIT, SPACE
+from copyahead.chat.tools.tag_values import Kinds, as_json, is_text, kinds_of
 
 _MAX_SPACE = 64
 """White space between two closing tags; it bounds what is held back of a value."""

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from copyahead.server.call_reader import SPACE
+from copyahead.chat.tools.json_call import SPACE
 
 
 class TextDelta(msgspec.Struct, frozen=True):

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import msgspec
 
-from copyahead.server.json_text import well_formed
-from copyahead.server.reasoning import ReasoningSplitter
-from copyahead.server.tool_parser import Event, TextDelta, ToolCallDelta, ToolCallStart
+from copyahead.chat.reasoning import ReasoningSplitter
+from copyahead.chat.tools.stream import Event, TextDelta, ToolCallDelta, ToolCallStart
+from copyahead.chat.untrusted_json import well_formed
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ ReplyEvent = ReasoningDelta | TextDelta | ToolCallStart | ToolCallDelta
 
 
 class Parser(Protocol):
-    """What finds tool calls in content; see `copyahead.server.tools`."""
+    """What finds tool calls in content; see `copyahead.chat.tools.definitions`."""
 
     def push(self, text: str) -> list[Event]:
         """What `text` settles."""

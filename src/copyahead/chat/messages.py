@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from copyahead.chat.tools.formats import ToolFormat
 from copyahead.errors import RequestError
-from copyahead.server.tool_formats import ToolFormat
 
 Messages = list[dict[str, Any]]
 

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from copyahead.chat.reasoning import ReasoningMarkers
+from copyahead.chat.tools.formats import HERMES, ToolFormat, json_rule, lark_text
+from copyahead.chat.untrusted_json import MAX_DEPTH, is_shallow
 from copyahead.errors import RequestError
-from copyahead.server.json_text import MAX_DEPTH, is_shallow
-from copyahead.server.reasoning import ReasoningMarkers
-from copyahead.server.tool_formats import HERMES, ToolFormat, json_rule, lark_text
 
 Json = dict[str, Any]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
+from copyahead.chat.tools.json_call import CallReader
+from copyahead.chat.tools.stream import CallSyntax, ToolParser, new_call_id
+from copyahead.chat.tools.tag_call import TagReader, Tags
+from copyahead.chat.tools.tag_values import as_text, is_text, kinds_of
+from copyahead.chat.untrusted_json import parsed
 from copyahead.grammar.compiler import WHITESPACE
-from copyahead.server.call_reader import CallReader
-from copyahead.server.json_text import parsed
-from copyahead.server.tag_reader import TagReader, Tags
-from copyahead.server.tag_values import as_text, is_text, kinds_of
-from copyahead.server.tool_parser import CallSyntax, ToolParser, new_call_id
 
 Json = dict[str, Any]
 

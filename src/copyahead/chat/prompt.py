@@ -1,26 +1,24 @@
 """From a conversation to the prompt of a request, and to how its answer is to be read.
 
-Every route that speaks of messages goes through here; each brings its own into the shape of the
-chat route first.
+Whoever speaks of messages goes through here, and brings its own into the shape of OpenAI's chat
+completions first.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from copyahead.backends.base import Tokenizer
+from copyahead.chat.reasoning import ReasoningMarkers, ReasoningSplitter, opens_reasoning
+from copyahead.chat.reply import Reply
+from copyahead.chat.template.literal_text import Spoken
+from copyahead.chat.template.template import ChatTemplate
+from copyahead.chat.tools.definitions import check_tools, grammar_for, wanted
+from copyahead.chat.tools.formats import Json, ToolFormat
 from copyahead.errors import RequestError
-from copyahead.server.control_texts import Spoken
-from copyahead.server.errors import ApiError
-from copyahead.server.reasoning import ReasoningMarkers, ReasoningSplitter, opens_reasoning
-from copyahead.server.reply import Reply
-from copyahead.server.service import Service
-from copyahead.server.tool_formats import Json, ToolFormat
-from copyahead.server.tools import check_tools, grammar_for, wanted
-from copyahead.server.wire import ResponseFormat
 from copyahead.types import Token
 
 _TAKEN = frozenset({"messages", "tools", "add_generation_prompt", "self"})
@@ -55,30 +53,31 @@ class ChatPrompt:
         return Reply(splitter, parser, max_calls=self.max_calls)
 
 
-async def chat_prompt(
-    service: Service,
+def chat_prompt(
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
     messages: Sequence[Mapping[str, Any]],
     *,
     tools: Sequence[Any] | None = None,
     tool_choice: Any = None,
     parallel_tool_calls: bool | None = None,
-    response_format: ResponseFormat | None = None,
+    schema: Json | bool | None = None,
     template_options: Mapping[str, Any] | None = None,
     prefill: str = "",
 ) -> ChatPrompt:
-    """Render and tokenise a conversation, in threads. Raises RequestError or ApiError.
+    """Render and tokenise a conversation. Raises RequestError.
 
-    `messages`, `tools` and `tool_choice` are in the shape of the chat route, and checked here.
+    `messages`, `tools` and `tool_choice` are in the shape of OpenAI's chat completions, and checked
+    here. `schema`: the JSON schema that the answer has to follow; None where it is free.
     `prefill`: the beginning of the answer, which the model goes on with; it has then thought.
     """
-    template = service.template
     checked = check_tools(tools)
     offered, must_call = wanted(checked, tool_choice)
     # A grammar holds the model to one of them, so all are shown: the next turn's prompt, with
     # another choice, then begins in the same way and need not be read again.
     shown = checked if must_call else offered
     options = {k: v for k, v in (template_options or {}).items() if k not in _TAKEN}
-    spoken = await asyncio.to_thread(template.prompt, messages, shown or None, **options)
+    spoken = template.prompt(messages, shown or None, **options)
     if prefill and opens_reasoning(spoken.text, template.markers):
         spoken += Spoken(f"{template.markers.end}\n\n")
     spoken += template.controls.spoken(prefill)
@@ -86,7 +85,7 @@ async def chat_prompt(
     opened = template.markers if thinking else None
     parallel = parallel_tool_calls is not False
     constraint, constrained_by = _constraint(
-        schema_of(response_format),
+        schema,
         checked,
         tool_choice,
         template.tool_format,
@@ -94,7 +93,7 @@ async def chat_prompt(
         opened=opened,
     )
     return ChatPrompt(
-        tokens=await service.encode_chat(spoken),
+        tokens=template.controls.encode(tokenizer, spoken),
         markers=template.markers,
         thinking=thinking,
         form=template.tool_format if offered else None,
@@ -129,25 +128,3 @@ def _constraint(
     )
     field = "tools" if schema is None else "response_format"
     return {} if grammar is None else {"grammar": grammar}, field
-
-
-def constraint_of(response_format: ResponseFormat | None) -> Mapping[str, str]:
-    """What holds an answer without thinking or calls to `response_format`."""
-    schema = schema_of(response_format)
-    return {} if schema is None else {"json_schema": json.dumps(schema)}
-
-
-def schema_of(response_format: ResponseFormat | None) -> Json | bool | None:
-    """The JSON schema that an answer has to follow; None where it is free."""
-    if response_format is None or response_format.type == "text":
-        return None
-    if response_format.type == "json_object":
-        return {"type": "object"}
-    given = response_format.json_schema
-    if given is None or given.json_schema is None:
-        raise ApiError(
-            "response_format of type json_schema needs json_schema.schema",
-            param="response_format",
-            code="invalid_value",
-        )
-    return given.json_schema

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from copyahead.chat.prompt import ChatPrompt
+from copyahead.chat.reply import ReplyEvent
 from copyahead.engine.request import Chunk
-from copyahead.server.prompting import ChatPrompt
-from copyahead.server.reply import ReplyEvent
 from copyahead.types import FinishReason, Token
 
 
