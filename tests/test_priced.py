@@ -16,7 +16,7 @@ from copyahead.drafters.priced import MAX_TENANTS, PricedDrafter, PricedSession,
 from copyahead.errors import ConfigError
 from copyahead.history.pool import HistoryPool
 from copyahead.kernels import candidates, features, pricing
-from copyahead.policies.priced_knobs import PricedKnobs
+from copyahead.policies.registry import PricedKnobs
 from copyahead.step_cost import StepCost
 from copyahead.training.train import follow
 from copyahead.types import NO_DRAFT, Draft, Source

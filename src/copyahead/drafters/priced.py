@@ -24,7 +24,7 @@ from copyahead.kernels import features, pricing
 from copyahead.kernels import priced as kernel
 from copyahead.kernels.compiled import entry_point
 from copyahead.kernels.voting import new_scratch
-from copyahead.policies.priced_knobs import PricedKnobs
+from copyahead.policies.registry import PricedKnobs
 from copyahead.step_cost import StepCost
 from copyahead.types import NO_DRAFT, Draft, Source, Token
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import Load, Query
-from copyahead.policies.knobs import knob
-from copyahead.policies.queries import query_for
+from copyahead.policies.knobs import knob, query_for
 from copyahead.policies.single import SingleKnobs
 
 

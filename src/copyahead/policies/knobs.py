@@ -1,10 +1,12 @@
-"""How a policy's options are described, once, and checked."""
+"""What length policies share: how their options are described and checked, and their queries."""
 
 from __future__ import annotations
 
 from dataclasses import Field, dataclass, field, fields
+from functools import lru_cache
 from typing import Any, cast
 
+from copyahead.contracts import Query, Winner
 from copyahead.errors import ConfigError
 
 
@@ -60,3 +62,11 @@ def knobs_of(kind: type[Knobs]) -> tuple[Knob, ...]:
 
 def _default(option: Field[Any]) -> float:
     return cast(float, option.default)
+
+
+@lru_cache(maxsize=4096)
+def query_for(
+    keys: tuple[int, ...], min_match: int, max_tokens: int, winner: Winner = "longest"
+) -> Query:
+    """The Query with these fields, made once: a policy asks for the same few round after round."""
+    return Query(keys=keys, min_match=min_match, max_tokens=max_tokens, winner=winner)

@@ -6,15 +6,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import LengthPolicy, Load
 from copyahead.errors import ConfigError
 from copyahead.policies.adaptive_k import AdaptiveK, AdaptiveKKnobs
 from copyahead.policies.fixed import Fixed, FixedKnobs
 from copyahead.policies.hysteresis import Hysteresis, HysteresisKnobs
-from copyahead.policies.knobs import Knob, Knobs, knobs_of
-from copyahead.policies.priced_knobs import PricedKnobs
+from copyahead.policies.knobs import Knob, Knobs, knob, knobs_of
 from copyahead.policies.single import Single, SingleKnobs
 from copyahead.policies.window import Window, WindowKnobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedKnobs(Knobs):
+    """Options of `priced`. The defaults suit every machine: what differs is measured."""
+
+    max_draft: int = knob(64, 1, MAX_DRAFT_TOKENS, "longest draft")
+    credit: float = knob(
+        16.0, 1.0, 1024.0, "most steps that a request may ever lose to drafts that were not kept"
+    )
+    credit_cap: float = knob(64.0, 0.0, 65536.0, "most steps of past gains that count as credit")
+    trickle: float = knob(0.005, 0.0, 0.1, "credit for every emitted token, so that it recovers")
+    threshold: float = knob(
+        1.35,
+        0.5,
+        4.0,
+        "tokens a step that a further row must bring, in units of the running rate, "
+        "where the copy has probably broken",
+    )
 
 
 @dataclass(frozen=True, slots=True)

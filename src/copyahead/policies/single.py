@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from copyahead.contracts import Load, Query
-from copyahead.policies.knobs import Knobs, knob
-from copyahead.policies.queries import query_for
+from copyahead.policies.knobs import Knobs, knob, query_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

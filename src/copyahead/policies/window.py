@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import Load, Query
-from copyahead.policies.knobs import Knobs, knob
-from copyahead.policies.queries import query_for
+from copyahead.policies.knobs import Knobs, knob, query_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ def find_tokenizer(name: str | os.PathLike[str] | None) -> tuple[str, Tokenizer]
         path = Path(name).expanduser()
         return path.name, JsonTokenizer(path)
     from copyahead.backends.llama_cpp.gguf import find_model
-    from copyahead.backends.llama_cpp.vocabulary import load_vocabulary
+    from copyahead.backends.llama_cpp.tokenizer import load_vocabulary
 
     path = find_model(name)
     return path.name, load_vocabulary(path)

@@ -34,6 +34,7 @@ from copyahead.errors import MissingExtraError, RequestError
 
 if TYPE_CHECKING:
     import jinja2
+    from jinja2.ext import Extension
 
     from copyahead.backends.base import Backend
 
@@ -239,11 +240,10 @@ def _compile(source: str) -> jinja2.Template:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
         raise MissingExtraError("jinja2", "server") from error
-    from copyahead.chat.template.jinja import Generation
-
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
+    environment.add_extension(_generation_tag())
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
@@ -251,6 +251,26 @@ def _compile(source: str) -> jinja2.Template:
         return environment.from_string(source)
     except jinja2.TemplateError as error:
         raise TemplateError(f"the model's chat template has a fault: {error}") from error
+
+
+def _generation_tag() -> type[Extension]:
+    """The one tag of chat templates that Jinja does not know, `{% generation %}`.
+
+    It marks, for training, what the model wrote. For a prompt it changes nothing.
+    """
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            """The body of the block."""
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    return Generation
 
 
 def _refuse(message: object) -> None:
