@@ -16,7 +16,7 @@ from tests.tiny_models import TINY_MODELS
 if TYPE_CHECKING:
     import openai
 
-    from tests.server_toys import Running
+    from tests.server.toys import Running
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +47,7 @@ def llama(bundled: Path) -> Iterator[LlamaBackend]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
     """A server over the toy that drafts whatever was copied."""
-    from tests.server_toys import running
+    from tests.server.toys import running
 
     with running(policy="fixed") as server:
         yield server

@@ -1,0 +1,215 @@
+"""No grammar of a client ends the server or stands in the way of another's."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from copyahead.engine import Engine, Request
+from copyahead.engine.async_engine import AsyncEngine
+from copyahead.errors import RequestError
+from copyahead.grammar.child import GrammarChild
+from copyahead.grammar.compiler import Compilation, GrammarCompiler
+from copyahead.grammar.queue import MAX_SECONDS
+from copyahead.testing import FakeBackend, ToyLM, ToyTokenizer
+from tests.server.toys import Running, running, toy_backend
+
+pytest.importorskip("llguidance")
+
+TEXT = ToyTokenizer([b"", *(bytes([byte]) for byte in range(32, 127))])
+
+
+def refs(count: int) -> dict[str, Any]:
+    """Each refers to the next."""
+    defs: dict[str, Any] = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(count)}
+    return {"$defs": {**defs, f"d{count}": {}}, "$ref": "#/$defs/d0"}
+
+
+def rules(count: int, name: str) -> str:
+    """Each rule, or terminal, begins with the next."""
+    chain = "".join(f'{name}{i}: {name}{i + 1} "a"\n' for i in range(count))
+    return f'start: {name}0\n{chain}{name}{count}: "b"'
+
+
+EXPONENTIAL = {"type": "string", "allOf": [{"pattern": f"a{{{i}}}.*b"} for i in range(2, 30)]}
+SIMPLE = '{"enum": [1]}'
+DEEP, SLOW = "cannot be compiled: it is nested too deep", "takes more than 1 seconds to compile"
+
+
+def backend() -> FakeBackend:
+    return FakeBackend(ToyLM(seed=1, vocab_size=TEXT.vocab_size), tokenizer=TEXT)
+
+
+def constrained(**constraint: str) -> Request:
+    return Request(prompt=[1], max_tokens=9, **constraint)  # type: ignore[arg-type]
+
+
+def pid_of(engine: Engine) -> int:
+    process = engine.grammar_child._process
+    assert process is not None
+    return process.pid
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "why"),
+    [
+        ("json_schema", json.dumps(refs(5000)), DEEP),
+        ("grammar", rules(3500, "r"), DEEP),
+        ("grammar", rules(5000, "T"), DEEP),
+        ("json_schema", json.dumps(EXPONENTIAL), SLOW),
+    ],
+    ids=["refs", "rules", "terminals", "patterns"],
+)
+async def test_what_the_compiler_cannot_do_is_refused_and_the_next_one_compiles(
+    field: str, text: str, why: str
+) -> None:
+    num_threads = threading.active_count()
+    async with AsyncEngine(Engine(backend())) as engine:
+        engine.compiling.max_seconds = 1.0
+        with pytest.raises(RequestError, match=f"{field} {why}") as caught:
+            await engine.complete(constrained(**{field: text}))
+        assert caught.value.field == field
+        assert (await engine.complete(constrained(json_schema=SIMPLE))).text == "1"
+        pid = pid_of(engine.engine)
+    assert has_ended(pid)
+    # The pool of the event loop may have got the thread that closed the engine.
+    names = {thread.name for thread in threading.enumerate()}
+    assert "copyahead-grammar" not in names
+    assert threading.active_count() <= num_threads + 1
+
+
+def ask(server: Running, schema: Any) -> httpx.Response:
+    named = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    body = {"messages": [{"role": "user", "content": "say:no"}], "response_format": named}
+    return httpx.post(f"{server.api}/chat/completions", json=body, timeout=30)
+
+
+def ask_for_call(server: Running, schema: Any) -> httpx.Response:
+    body = {
+        "messages": [{"role": "user", "content": "say:no"}],
+        "tools": [{"name": "f", "input_schema": {"type": "object", "properties": {"a": schema}}}],
+        "tool_choice": {"type": "any"},
+        "max_tokens": 50,
+    }
+    return httpx.post(f"{server.api}/messages", json=body, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"), [(refs(5000), DEEP), (EXPONENTIAL, SLOW)], ids=["deep", "slow"]
+)
+def test_over_http_it_is_a_400_with_the_route_s_own_name(schema: Any, why: str) -> None:
+    with running(toy_backend()) as server:
+        server.service.engine.compiling.max_seconds = 1.0
+        refused = ask(server, schema)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "response_format"
+        assert refused.json()["error"]["message"].startswith(f"response_format {why}")
+        assert ask(server, {"enum": [1]}).json()["choices"][0]["message"]["content"] == "1"
+
+
+def test_over_http_a_tool_s_schema_is_refused_too() -> None:
+    with running(toy_backend()) as server:
+        server.service.engine.compiling.max_seconds = 1.0
+        refused = ask_for_call(server, EXPONENTIAL)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["message"].startswith(f"tools {SLOW}")
+        assert ask(server, {"enum": [1]}).status_code == 200
+
+
+# The child
+
+CHECKED = Compilation(GrammarCompiler(TEXT, TEXT.vocab_size), SIMPLE, None).text()
+
+
+def test_a_special_token_of_the_model_may_be_named() -> None:
+    compiler = GrammarCompiler(TEXT, TEXT.vocab_size)
+    text = Compilation(compiler, None, f"start: <[{TEXT.vocab_size - 1}]>").text()
+    child = GrammarChild(TEXT.vocab_size)
+    try:
+        assert child.check(text, MAX_SECONDS) == ""
+        assert "NoSuch" in child.check(Compilation(compiler, None, "start: NoSuch").text(), 5.0)
+    finally:
+        child.close()
+
+
+def test_a_child_that_died_between_two_checks_is_started_again() -> None:
+    child = GrammarChild(TEXT.vocab_size)
+    try:
+        assert child.check(CHECKED, MAX_SECONDS) == ""
+        process = child._process
+        assert process is not None
+        process.kill()
+        process.wait()
+        assert child.check(CHECKED, MAX_SECONDS) == ""
+    finally:
+        child.close()
+
+
+def test_closing_ends_a_check() -> None:
+    child = GrammarChild(TEXT.vocab_size)
+    assert child.check(CHECKED, MAX_SECONDS) == ""
+    compiler = GrammarCompiler(TEXT, TEXT.vocab_size)
+    slow = Compilation(compiler, json.dumps(EXPONENTIAL), None).text()
+    faults: list[Exception] = []
+
+    def check() -> None:
+        try:
+            child.check(slow, 60.0)
+        except Exception as error:
+            faults.append(error)
+
+    thread = threading.Thread(target=check)
+    thread.start()
+    time.sleep(0.2)
+    child.close()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+    assert isinstance(faults[0], ChildProcessError)
+
+
+def test_an_engine_that_warms_up_has_a_child_and_ends_it() -> None:
+    with Engine(backend()) as engine:
+        engine.warm_up()
+        pid = pid_of(engine)
+        assert not has_ended(pid)
+    assert has_ended(pid)
+
+
+def _no_such_program(child: GrammarChild, tmp_path: Path) -> None:
+    child._command[0] = str(tmp_path / "none")
+
+
+def _no_llguidance(child: GrammarChild, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("raise ImportError")
+    child._command[2] = str(tmp_path / "program.py")
+
+
+@pytest.mark.parametrize("spoil", [_no_such_program, _no_llguidance])
+async def test_where_no_child_starts_grammars_are_compiled_all_the_same(
+    spoil: Callable[[GrammarChild, Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncEngine(Engine(backend())) as engine:
+        spoil(engine.engine.grammar_child, tmp_path)
+        with caplog.at_level(logging.WARNING, logger="copyahead"):
+            for _ in range(2):
+                assert (await engine.complete(constrained(json_schema=SIMPLE))).text == "1"
+    assert [record.getMessage()[:30] for record in caplog.records] == [
+        "grammars are compiled unchecked"[:30]
+    ]
