@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from copyahead.contracts import Drafter, DraftSession, Load
 from copyahead.engine.allocation import allocate
-from copyahead.engine.sequence import Sequence as Answer
+from copyahead.engine.answer import Answer
 from copyahead.stats import logger
 from copyahead.step_cost import StepCost
 from copyahead.types import NO_DRAFT, Draft, Token

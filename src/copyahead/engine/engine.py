@@ -17,10 +17,10 @@ import msgspec
 
 from copyahead.acceptance import sample_and_compare
 from copyahead.backends.base import Backend, Capabilities, Logits, Part
+from copyahead.engine.answer import Answer
 from copyahead.engine.drafting import Drafting, MakeDrafter
 from copyahead.engine.request import Choice, Chunk, Completion, Request, check_request
 from copyahead.engine.scheduler import EngineOptions, Scheduler
-from copyahead.engine.sequence import Sequence
 from copyahead.engine.slots import Slots
 from copyahead.errors import BackendError, ConfigError, CopyaheadError, RequestError
 from copyahead.grammar.child import GrammarChild
@@ -38,7 +38,7 @@ Sink = Callable[[Chunk], None]
 class Work(msgspec.Struct):
     """One answer's share of a pass: `tokens` of its own, then the draft."""
 
-    answer: Sequence
+    answer: Answer
     tokens: list[Token]
     draft: Draft
 
@@ -58,7 +58,7 @@ class Work(msgspec.Struct):
 class Handle:
     """A submitted request."""
 
-    def __init__(self, request: Request, answers: list[Sequence], sink: Sink) -> None:
+    def __init__(self, request: Request, answers: list[Answer], sink: Sink) -> None:
         self.request = request
         self.answers = answers
         self.sink = sink
@@ -239,7 +239,7 @@ class Engine:
         self._draft([work for work in works if work.answer.decoding], sum(c for _, c in shares))
         return works
 
-    def _note_start(self, answer: Sequence) -> None:
+    def _note_start(self, answer: Answer) -> None:
         answer.admitted_at = time.perf_counter()
         handle = self._handles[answer.key]
         on_start, handle.on_start = handle.on_start, None
@@ -348,7 +348,7 @@ class Engine:
         if accepted < len(work.draft):
             self._slots.cut(slot, slot.length)
 
-    def _emit(self, answer: Sequence) -> None:
+    def _emit(self, answer: Answer) -> None:
         """Hand out what is new; let an answer that has ended go."""
         if answer.key not in self._handles:
             return
@@ -367,7 +367,7 @@ class Engine:
             logger.exception("a sink failed: its request is cancelled")
             self.cancel(handle)
 
-    def _end(self, answer: Sequence, *, keep: bool = True) -> None:
+    def _end(self, answer: Answer, *, keep: bool = True) -> None:
         self._scheduler.retire(answer, keep=keep)
         self.stats.add(answer.stats)
         handle = self._handles.pop(answer.key)
@@ -432,14 +432,14 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _answers(self, request: Request, grammar: GrammarState | None) -> list[Sequence]:
-        """One sequence a choice; the others wait for the first to read the prompt."""
+    def _answers(self, request: Request, grammar: GrammarState | None) -> list[Answer]:
+        """One answer for each choice; the others wait for the first to read the prompt."""
         seed = request.sampling.seed
         first_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-        answers: list[Sequence] = []
+        answers: list[Answer] = []
         for index in range(request.n):
             sampling = _with_seed(request.sampling, (first_seed + index) % 2**32)
-            answer = Sequence(
+            answer = Answer(
                 request,
                 index,
                 key=next(self._keys),

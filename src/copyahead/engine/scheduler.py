@@ -13,8 +13,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from copyahead.backends.base import Capabilities
+from copyahead.engine.answer import Answer
 from copyahead.engine.drafting import Drafting
-from copyahead.engine.sequence import Sequence
 from copyahead.engine.slots import Slots
 from copyahead.errors import ConfigError
 
@@ -47,14 +47,14 @@ class Scheduler:
     def __init__(
         self, slots: Slots, drafting: Drafting, capabilities: Capabilities, options: EngineOptions
     ) -> None:
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []
+        self.waiting: deque[Answer] = deque()
+        self.running: list[Answer] = []
         self._slots = slots
         self._drafting = drafting
         self._capabilities = capabilities
         self._options = options
 
-    def shares(self) -> list[tuple[Sequence, int]]:
+    def shares(self) -> list[tuple[Answer, int]]:
         """Who takes part in the next pass, with how many of its pending tokens (at least 1)."""
         self._admit()
         shares = self._share_out()
@@ -63,7 +63,7 @@ class Scheduler:
             shares = self._share_out()
         return shares
 
-    def retire(self, answer: Sequence, *, keep: bool = True) -> None:
+    def retire(self, answer: Answer, *, keep: bool = True) -> None:
         """Take a running or waiting answer out; with `keep` its tokens stay in the slot."""
         if answer in self.running:
             self.running.remove(answer)
@@ -84,14 +84,14 @@ class Scheduler:
             self.waiting.remove(answer)
             self._start(answer)
 
-    def _start(self, answer: Sequence) -> None:
+    def _start(self, answer: Answer) -> None:
         slot, reused = self._slots.take(answer.tokens, answer.request.tenant)
         answer.slot = slot
         answer.stats.num_cached_tokens = max(answer.stats.num_cached_tokens, reused)
         self.running.append(answer)
         self._drafting.open(answer)
 
-    def _share_out(self) -> list[tuple[Sequence, int]]:
+    def _share_out(self) -> list[tuple[Answer, int]]:
         writing = [answer for answer in self.running if answer.num_pending == 1]
         prompts = [answer for answer in self.running if answer.num_pending > 1]
         chunk = self._options.busy_chunk_tokens if writing else self._options.chunk_tokens
@@ -101,26 +101,26 @@ class Scheduler:
             shares += _share_prompts(prompts, max(1, budget))
         return shares
 
-    def _preempt(self, answer: Sequence) -> None:
+    def _preempt(self, answer: Answer) -> None:
         self.running.remove(answer)
         self._leave_slot(answer, keep=False)
         answer.stats.preemptions += 1
         self.waiting.appendleft(answer)
 
-    def _leave_slot(self, answer: Sequence, *, keep: bool) -> None:
+    def _leave_slot(self, answer: Answer, *, keep: bool) -> None:
         self._drafting.close(answer)
         if answer.slot is not None:
             self._slots.release(answer.slot, keep=keep)
             answer.slot = None
 
 
-def _prompt_is_in(leader: Sequence) -> bool:
+def _prompt_is_in(leader: Answer) -> bool:
     if leader.finish_reason is not None:
         return True
     return leader.slot is not None and leader.slot.length >= leader.num_prompt_tokens - 1
 
 
-def _share_prompts(prompts: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
+def _share_prompts(prompts: list[Answer], budget: int) -> list[tuple[Answer, int]]:
     """Half of the budget to the oldest prompt, the rest to the shortest first."""
     oldest = prompts[0]
     given = {oldest.key: min(oldest.num_pending, max(1, (budget + 1) // 2))}

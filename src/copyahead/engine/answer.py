@@ -18,7 +18,7 @@ from copyahead.stats import CopyStats
 from copyahead.types import OWN_SOURCES, Draft, FinishReason, Source, Token
 
 
-class Sequence:
+class Answer:
     """One choice of one request, from its prompt to its last token.
 
     `tokens` holds prompt and answer. The slot holds the first `slot.length` of them; what is
@@ -36,7 +36,7 @@ class Sequence:
         tokenizer: Tokenizer,
         context_size: int,
         grammar: GrammarState | None,
-        leader: Sequence | None,
+        leader: Answer | None,
     ) -> None:
         self.request = request
         self.index = index
@@ -80,7 +80,7 @@ class Sequence:
 
     @property
     def num_pending(self) -> int:
-        """Tokens that the slot does not hold yet; at least 1 while the sequence runs."""
+        """Tokens that the slot does not hold yet; at least 1 while the answer runs."""
         return len(self.tokens) - (self.slot.length if self.slot else 0)
 
     @property
@@ -128,7 +128,7 @@ class Sequence:
             )
 
     def accept(self, token: Token) -> bool:
-        """Take `token` as emitted; True when the sequence ends with it."""
+        """Take `token` as emitted; True when the answer ends with it."""
         self.tokens.append(token)
         if self._first_token_at == 0.0:
             self._first_token_at = time.perf_counter()
@@ -162,7 +162,7 @@ class Sequence:
         return accepted
 
     def finish(self, reason: FinishReason, error: str | None = None, *, flush: bool = True) -> None:
-        """End the sequence. The first reason stands."""
+        """End the answer. The first reason stands."""
         if self.finish_reason is None:
             self.finish_reason, self.error = reason, error
             if flush:
