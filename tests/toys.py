@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from copyahead.engine import Choice, Completion, Engine, Request
-from copyahead.engine.engine import Handle, collector
+from copyahead.engine.handle import Handle, collector
 from copyahead.engine.scheduler import EngineOptions
 from copyahead.testing import FakeBackend, ForcedDrafter, Plan, ToyLM
 

@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
 
-from copyahead.engine.engine import Engine, Handle
+from copyahead.engine.engine import Engine
+from copyahead.engine.handle import Handle
 from copyahead.engine.request import Choice, Chunk, Completion, Request
 from copyahead.errors import CopyaheadError
 from copyahead.grammar.compiler import GrammarState

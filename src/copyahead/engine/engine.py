@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
 
@@ -19,6 +19,7 @@ from copyahead.acceptance import sample_and_compare
 from copyahead.backends.base import Backend, Capabilities, Logits, Part
 from copyahead.engine.answer import Answer
 from copyahead.engine.drafting import Drafting, MakeDrafter
+from copyahead.engine.handle import Handle, Sink, collector
 from copyahead.engine.request import Choice, Chunk, Completion, Request, check_request
 from copyahead.engine.scheduler import EngineOptions, Scheduler
 from copyahead.engine.slots import Slots
@@ -30,9 +31,6 @@ from copyahead.sampling import SamplingOptions
 from copyahead.stats import CopyLog, CopyStats, logger
 from copyahead.step_cost import StepCost, StepCostMeter
 from copyahead.types import NO_DRAFT, Draft, FinishReason, Source, Token
-
-Sink = Callable[[Chunk], None]
-"""Takes what a request writes, as it is written."""
 
 
 class Work(msgspec.Struct):
@@ -53,34 +51,6 @@ class Work(msgspec.Struct):
             tokens=[*self.tokens, *self.draft.tokens],
             num_logits=1 + len(self.draft) if reaches_end else 0,
         )
-
-
-class Handle:
-    """A submitted request."""
-
-    def __init__(self, request: Request, answers: list[Answer], sink: Sink) -> None:
-        self.request = request
-        self.answers = answers
-        self.sink = sink
-        self.on_start: Callable[[], None] | None = None
-        """Called when the first answer has got a slot, before its prompt is read."""
-
-    @property
-    def done(self) -> bool:
-        """Whether every choice has ended."""
-        return all(answer.finish_reason is not None for answer in self.answers)
-
-    @property
-    def stats(self) -> CopyStats:
-        """Counters of all choices together."""
-        total = CopyStats()
-        for answer in self.answers:
-            total.add(answer.stats)
-        total.window = self.answers[0].stats.window
-        # The prompt is one, however many answers it has.
-        total.num_prompt_tokens = self.answers[0].stats.num_prompt_tokens
-        total.num_cached_tokens = self.answers[0].stats.num_cached_tokens
-        return total
 
 
 class Engine:
@@ -471,12 +441,3 @@ def _draft_cap(backend: Backend, wanted: int) -> int:
 
 def _with_seed(sampling: SamplingOptions, seed: int) -> SamplingOptions:
     return replace(sampling, seed=seed)
-
-
-def collector(choices: list[Choice]) -> Sink:
-    """A sink that adds every chunk to its choice."""
-
-    def take(chunk: Chunk) -> None:
-        choices[chunk.index].add(chunk)
-
-    return take
