@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from copyahead.acceptance import num_accepted
-from copyahead.backends.base import Logits, Sampler, Tokenizer
+from copyahead.acceptance import num_accepted, sample_and_compare
+from copyahead.backends.base import Backend, Logits, Sampler, Tokenizer
 from copyahead.contracts import DraftSession
 from copyahead.engine.request import Chunk, Request, TokenLogprob
 from copyahead.engine.slots import Slot
 from copyahead.engine.text import TextStream
-from copyahead.errors import RequestError
+from copyahead.errors import CopyaheadError, RequestError
 from copyahead.grammar.compiler import GrammarState
 from copyahead.stats import CopyStats
 from copyahead.types import OWN_SOURCES, Draft, FinishReason, Source, Token
@@ -67,7 +70,7 @@ class Answer:
         self._new: list[tuple[Token, bool]] = []
         self._new_logprobs: list[TokenLogprob] = []
         self._num_drafted = 0
-        self.draft_source: Source | None = None
+        self._draft_source: Source | None = None
         """Where the draft that is being verified was copied from."""
         self._finish_sent = False
         self.admitted_at = 0.0
@@ -95,7 +98,29 @@ class Answer:
         asked = self.request.max_draft_tokens
         return max(0, room if asked is None else min(room, asked))
 
-    def choose(self, logits: Logits, drafted: Token | None) -> Token:
+    def verify(self, draft: Draft, logits: Logits) -> list[Token]:
+        """The tokens that this round emits: chosen from `logits` while they follow `draft`.
+
+        `logits`, shape `[1 + len(draft), vocab_size]`, is overwritten; it has no rows inside a
+        prompt, and then nothing is emitted. A fault ends this answer, with an error, and nothing
+        else; what came before the fault has been written and counts.
+        """
+        self._draft_source = draft.source
+        if len(logits) == 0:
+            return []
+        drafted, start = draft.tokens, len(self.tokens)
+        try:
+            return sample_and_compare(
+                drafted,
+                lambda row: self._choose(logits[row], drafted[row] if row < len(drafted) else None),
+                self._accept,
+            )
+        except Exception as error:
+            known = isinstance(error, CopyaheadError)
+            self.finish(FinishReason.ERROR, str(error) if known else f"internal fault: {error!r}")
+            return self.tokens[start:]
+
+    def _choose(self, logits: Logits, drafted: Token | None) -> Token:
         """The token for the next place, from its row of logits (overwritten)."""
         if len(logits) > self._num_ids:
             # A row may be wider than the vocabulary: what lies beyond is padding, not tokens.
@@ -127,7 +152,7 @@ class Answer:
                 field=field,
             )
 
-    def accept(self, token: Token) -> bool:
+    def _accept(self, token: Token) -> bool:
         """Take `token` as emitted; True when the answer ends with it."""
         self.tokens.append(token)
         if self._first_token_at == 0.0:
@@ -151,7 +176,7 @@ class Answer:
         """Whether the newest token was copied, and from text of the request itself: that others
         wrote the same is not to be seen.
         """
-        return self._new[-1][1] and self.draft_source in OWN_SOURCES
+        return self._new[-1][1] and self._draft_source in OWN_SOURCES
 
     def settle(self, draft: Draft, emitted: list[Token]) -> int:
         """Count a verified round; returns how many drafted tokens were kept."""
@@ -187,6 +212,37 @@ class Answer:
             finish_reason=self.finish_reason,
             error=self.error,
         )
+
+
+def open_answers(
+    request: Request,
+    backend: Backend,
+    *,
+    keys: Iterator[int],
+    context_size: int,
+    grammar: GrammarState | None,
+) -> list[Answer]:
+    """One answer for each choice of `request`; the others wait for the first to read the prompt.
+
+    Choice i has the seed `seed + i`, from a random one where the request has none.
+    """
+    seed = request.sampling.seed
+    first_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+    answers: list[Answer] = []
+    for index in range(request.n):
+        sampling = replace(request.sampling, seed=(first_seed + index) % 2**32)
+        answer = Answer(
+            request,
+            index,
+            key=next(keys),
+            sampler=backend.sampler(sampling, request.prompt),
+            tokenizer=backend.tokenizer,
+            context_size=context_size,
+            grammar=grammar.copy() if grammar is not None else None,
+            leader=answers[0] if answers else None,
+        )
+        answers.append(answer)
+    return answers
 
 
 class _Logprobs:

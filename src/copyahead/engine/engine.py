@@ -7,50 +7,27 @@ worker thread and queues around it.
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from types import TracebackType
 
 import msgspec
 
-from copyahead.acceptance import sample_and_compare
-from copyahead.backends.base import Backend, Capabilities, Logits, Part
-from copyahead.engine.answer import Answer
+from copyahead.backends.base import Backend, Capabilities
+from copyahead.engine.answer import Answer, open_answers
 from copyahead.engine.drafting import Drafting, MakeDrafter
 from copyahead.engine.handle import Handle, Sink, collector
+from copyahead.engine.passes import Passes, Work
 from copyahead.engine.request import Choice, Chunk, Completion, Request, check_request
 from copyahead.engine.scheduler import EngineOptions, Scheduler
 from copyahead.engine.slots import Slots
-from copyahead.errors import BackendError, ConfigError, CopyaheadError, RequestError
+from copyahead.errors import ConfigError, RequestError
 from copyahead.grammar.child import GrammarChild
 from copyahead.grammar.compiler import Compilation, GrammarCompiler, GrammarState
 from copyahead.policies import parse_policy
-from copyahead.sampling import SamplingOptions
 from copyahead.stats import CopyLog, CopyStats, logger
-from copyahead.step_cost import StepCost, StepCostMeter
-from copyahead.types import NO_DRAFT, Draft, FinishReason, Source, Token
-
-
-class Work(msgspec.Struct):
-    """One answer's share of a pass: `tokens` of its own, then the draft."""
-
-    answer: Answer
-    tokens: list[Token]
-    draft: Draft
-
-    def part(self) -> Part:
-        """The rows to compute; logits where a token is to be chosen."""
-        slot = self.answer.slot
-        assert slot is not None
-        reaches_end = slot.length + len(self.tokens) == len(self.answer.tokens)
-        return Part(
-            slot=slot.index,
-            start=slot.length,
-            tokens=[*self.tokens, *self.draft.tokens],
-            num_logits=1 + len(self.draft) if reaches_end else 0,
-        )
+from copyahead.step_cost import StepCost
+from copyahead.types import FinishReason, Source, Token
 
 
 class Engine:
@@ -72,9 +49,9 @@ class Engine:
         self._capabilities = _capabilities(backend)
         self._default_policy = policy
         self._drafting = Drafting(make_drafter, policy, backend.tokenizer.vocab_size)
-        self._meter = StepCostMeter(backend.step_cost)
-        self._max_draft = _draft_cap(backend, max_draft_tokens) if make_drafter else 0
         self._slots = Slots(backend)
+        self._passes = Passes(backend, self._slots)
+        self._max_draft = self._passes.longest_draft(max_draft_tokens) if make_drafter else 0
         self._scheduler = Scheduler(self._slots, self._drafting, self._capabilities, self.options)
         self._grammars = GrammarCompiler(backend.tokenizer, backend.capabilities.vocab_size)
         self.grammar_child = GrammarChild(backend.tokenizer.vocab_size)
@@ -88,7 +65,7 @@ class Engine:
     @property
     def step_cost(self) -> StepCost:
         """What a pass costs now, by its rows: as measured at load, and corrected by real passes."""
-        return self._meter.cost
+        return self._passes.step_cost
 
     # Requests
 
@@ -125,7 +102,13 @@ class Engine:
         compilation = self.compilation(request)
         if grammar is None and compilation is not None:
             grammar = compilation.compile()
-        answers = self._answers(request, grammar)
+        answers = open_answers(
+            request,
+            self.backend,
+            keys=self._keys,
+            context_size=self._capabilities.context_size,
+            grammar=grammar,
+        )
         handle = Handle(request, answers, sink)
         for answer in answers:
             self._handles[answer.key] = handle
@@ -186,10 +169,10 @@ class Engine:
         if not works:
             return False
         try:
-            for work, logits in self._forward(works):
-                self._settle(work, self._verify(work, logits))
+            for work, logits in self._passes.forward(works):
+                self._settle(work, work.answer.verify(work.draft, logits))
         except BaseException:
-            self._take_back(works)
+            self._passes.take_back(works)
             raise
         for work in works:
             self._emit(work.answer)
@@ -204,7 +187,7 @@ class Engine:
             if answer.admitted_at == 0.0:
                 self._note_start(answer)
             held = answer.slot.length
-            works.append(Work(answer, answer.tokens[held : held + count], NO_DRAFT))
+            works.append(Work(answer, answer.tokens[held : held + count]))
         self._drafting.load.active_requests = len(shares)
         self._draft([work for work in works if work.answer.decoding], sum(c for _, c in shares))
         return works
@@ -222,87 +205,13 @@ class Engine:
             return
         answers = [work.answer for work in works]
         limits = [min(self._max_draft, answer.room_for_drafts) for answer in answers]
-        budget = self._row_budget(len(works), num_rows, sum(limits))
+        wanted = min(sum(limits), self.options.max_draft_rows)
+        budget = self._passes.room_for_drafts(len(works), num_rows, wanted)
         limits = [min(limit, budget) for limit in limits]
-        self._drafting.price(self._meter.cost, len(works), num_rows)
+        self._drafting.price(self._passes.step_cost, len(works), num_rows)
         drafts = self._drafting.propose(answers, limits, budget)
         for work, draft in zip(works, drafts, strict=True):
             work.draft = draft
-
-    def _row_budget(self, num_answers: int, num_rows: int, wanted: int) -> int:
-        """How many drafted tokens fit beside `num_rows` rows; kept prefixes make way for them."""
-        capabilities, exactness = self.backend.capabilities, self.backend.exactness
-        budget = min(wanted, self.options.max_draft_rows, capabilities.max_rows - num_rows)
-        if exactness is not None and exactness.level == "exact":
-            budget = min(budget, exactness.rows - num_answers)
-        self._slots.make_room(num_rows + budget)
-        return min(budget, self._slots.free_cells - num_rows)
-
-    def _forward(self, works: list[Work]) -> list[tuple[Work, Logits]]:
-        """The pass. If it fails: once more without drafts, then each answer by itself."""
-        try:
-            return self._pass(works)
-        except BackendError:
-            self._undo(works)
-        try:
-            return self._pass(works)
-        except BackendError:
-            self._undo(works)
-        done = []
-        for work in works:
-            try:
-                # Logits are views that the next pass invalidates.
-                done += [(work, logits.copy()) for work, logits in self._pass([work])]
-            except BackendError as error:
-                self._undo([work])
-                work.answer.finish(FinishReason.ERROR, f"a target pass failed: {error}")
-        return done
-
-    def _pass(self, works: list[Work]) -> list[tuple[Work, Logits]]:
-        began = time.perf_counter()
-        logits = self.backend.forward([work.part() for work in works])
-        seconds = time.perf_counter() - began
-        rows = sum(len(work.tokens) + len(work.draft) for work in works)
-        if all(work.answer.decoding for work in works):
-            self._meter.observe(rows, seconds)
-        for work in works:
-            if work.answer.decoding:
-                share = (len(work.tokens) + len(work.draft)) / rows
-                work.answer.stats.verify_seconds += seconds * share
-        return list(zip(works, logits, strict=True))
-
-    def _undo(self, works: list[Work]) -> None:
-        """Take a failed pass back, and its drafts out."""
-        self._take_back(works)
-        for work in works:
-            work.answer.stats.retries += 1
-            work.draft = NO_DRAFT
-
-    def _take_back(self, works: list[Work]) -> None:
-        """Drop rows that were computed and not settled, so that a next step can go on."""
-        for work in works:
-            if work.answer.slot is not None:
-                self._slots.cut_if_possible(work.answer.slot, work.answer.slot.length)
-
-    def _verify(self, work: Work, logits: Logits) -> list[Token]:
-        """The tokens that the answer emits; none inside a prompt."""
-        answer, draft = work.answer, work.draft.tokens
-        start = len(answer.tokens)
-        answer.draft_source = work.draft.source
-        if len(logits) == 0:
-            return []
-        try:
-            return sample_and_compare(
-                draft,
-                lambda row: answer.choose(logits[row], draft[row] if row < len(draft) else None),
-                answer.accept,
-            )
-        except Exception as error:
-            # One request's fault is its own: the others of this pass go on.
-            known = isinstance(error, CopyaheadError)
-            answer.finish(FinishReason.ERROR, str(error) if known else f"internal fault: {error!r}")
-            # What came before the fault has been written and counts.
-            return answer.tokens[start:]
 
     def _settle(self, work: Work, emitted: list[Token]) -> None:
         """Drop rejected rows; let the drafter and the counters learn."""
@@ -402,42 +311,9 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _answers(self, request: Request, grammar: GrammarState | None) -> list[Answer]:
-        """One answer for each choice; the others wait for the first to read the prompt."""
-        seed = request.sampling.seed
-        first_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-        answers: list[Answer] = []
-        for index in range(request.n):
-            sampling = _with_seed(request.sampling, (first_seed + index) % 2**32)
-            answer = Answer(
-                request,
-                index,
-                key=next(self._keys),
-                sampler=self.backend.sampler(sampling, request.prompt),
-                tokenizer=self.backend.tokenizer,
-                context_size=self._capabilities.context_size,
-                grammar=grammar.copy() if grammar is not None else None,
-                leader=answers[0] if answers else None,
-            )
-            answers.append(answer)
-        return answers
-
 
 def _capabilities(backend: Backend) -> Capabilities:
     """The backend's, with a context that its cells can hold."""
     found = backend.capabilities
     size = min(found.context_size, found.num_cells)
     return msgspec.structs.replace(found, context_size=size)
-
-
-def _draft_cap(backend: Backend, wanted: int) -> int:
-    """The longest draft that can be verified and taken back."""
-    capabilities = backend.capabilities
-    cap = min(wanted, capabilities.max_rows - 1)
-    if capabilities.max_rewind is not None:
-        cap = min(cap, capabilities.max_rewind)
-    return max(0, cap)
-
-
-def _with_seed(sampling: SamplingOptions, seed: int) -> SamplingOptions:
-    return replace(sampling, seed=seed)
