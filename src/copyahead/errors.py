@@ -1,14 +1,17 @@
 """Every error that copyahead raises on purpose.
 
     CopyaheadError
-    ├── ConfigError          an option is wrong, or two exclude each other
-    ├── RequestError         one request cannot be served as asked
-    │   └── ContextOverflowError  its prompt does not fit the context
-    ├── ModelError           the model file is missing, unreadable, or unsuitable
-    ├── BackendError         a target pass failed
+    ├── ConfigError               an option is wrong, or two exclude each other
+    ├── RequestError              one request cannot be served as asked
+    │   ├── ContextOverflowError  its prompt does not fit the context
+    │   └── TemplateError         the model's chat template cannot render its messages
+    ├── ModelError                the model file is missing, unreadable, or unsuitable
+    ├── BackendError              a target pass failed
+    ├── EngineStopped             the engine was closed, or failed, before the answer was done
     └── MissingExtraError         an optional package is not installed
 
-The text of each is one sentence that names the field and the fix.
+The text of each is one sentence that names the field and the fix. What only HTTP knows, a status
+and an error object, stands in `server.errors`.
 """
 
 from __future__ import annotations
@@ -43,12 +46,20 @@ class ContextOverflowError(RequestError):
         self.context_size = context_size
 
 
+class TemplateError(RequestError):
+    """The model's chat template cannot render these messages, or has a fault of its own."""
+
+
 class ModelError(CopyaheadError):
     """The model file is missing, not GGUF, or cannot do what was asked."""
 
 
 class BackendError(CopyaheadError):
     """A target pass failed."""
+
+
+class EngineStopped(CopyaheadError):  # noqa: N818
+    """The engine was closed, or its worker failed, before a request was answered."""
 
 
 class MissingExtraError(CopyaheadError, ImportError):

@@ -10,8 +10,8 @@ import pytest
 
 from copyahead.backends.base import Logits, Part
 from copyahead.engine import Engine, Request
-from copyahead.engine.async_engine import AsyncEngine, EngineStopped
-from copyahead.errors import RequestError
+from copyahead.engine.async_engine import AsyncEngine
+from copyahead.errors import EngineStopped, RequestError
 from copyahead.sampling import SamplingOptions
 from copyahead.testing import FakeBackend, ToyLM
 from copyahead.types import FinishReason

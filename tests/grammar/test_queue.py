@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from copyahead.engine import Engine, Request
-from copyahead.engine.async_engine import AsyncEngine, EngineStopped
-from copyahead.errors import RequestError
+from copyahead.engine.async_engine import AsyncEngine
+from copyahead.errors import EngineStopped, RequestError
 from copyahead.grammar.compiler import MAX_CHARACTERS, GrammarCompiler, GrammarState
 from copyahead.grammar.queue import MAX_WAITING
 from copyahead.sampling import SamplingOptions

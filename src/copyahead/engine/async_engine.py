@@ -17,7 +17,7 @@ from types import TracebackType
 from copyahead.engine.engine import Engine
 from copyahead.engine.handle import Handle
 from copyahead.engine.request import Choice, Chunk, Completion, Request
-from copyahead.errors import CopyaheadError
+from copyahead.errors import EngineStopped
 from copyahead.grammar.compiler import GrammarState
 from copyahead.grammar.queue import CompileQueue, Job
 from copyahead.stats import CopyStats, logger
@@ -25,10 +25,6 @@ from copyahead.types import FinishReason
 
 Item = Chunk | BaseException
 """What travels from the worker to a stream: a chunk, or why there will be no more."""
-
-
-class EngineStopped(CopyaheadError):  # noqa: N818
-    """The engine was closed, or its worker failed, while a request was running."""
 
 
 class Stream:

@@ -2,6 +2,9 @@
 
 The shape is OpenAI's, `{"error": {"message", "type", "param", "code"}}`; under `/v1/messages` it
 is Anthropic's. Nothing that the client sent is repeated in it but names and short values.
+
+`ApiError` and `ClientGone` stand here and not with the other errors: a status, headers and a
+connection mean nothing below the server.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from copyahead.errors import (
     ConfigError,
     ContextOverflowError,
     CopyaheadError,
+    EngineStopped,
     MissingExtraError,
     RequestError,
 )
@@ -105,8 +109,6 @@ def api_error(error: BaseException, renames: Mapping[str, str] | None = None) ->
         return ApiError(str(error), status=501, code="not_installed")
     if isinstance(error, ConfigError):
         return ApiError(str(error), code="invalid_value")
-    from copyahead.engine.async_engine import EngineStopped
-
     if isinstance(error, EngineStopped):
         return ApiError("the server is shutting down", status=503, code="shutting_down")
     return ApiError("the server has met an internal fault", status=500, code="internal_error")

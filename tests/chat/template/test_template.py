@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from copyahead.chat.messages import single_calls
-from copyahead.chat.template.template import CHATML, ChatTemplate, TemplateError
+from copyahead.chat.template.template import CHATML, ChatTemplate
 from copyahead.chat.tools.definitions import check_tools
 from copyahead.chat.tools.formats import HERMES, JSON, JSON_LIST, LLAMA
-from copyahead.errors import RequestError
+from copyahead.errors import RequestError, TemplateError
 from copyahead.testing import FakeBackend
 from tests.chat.tools.test_tag_call import CODER
 

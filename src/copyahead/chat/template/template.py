@@ -30,7 +30,7 @@ from copyahead.chat.template.literal_text import ControlTexts, Spoken
 from copyahead.chat.tools.definitions import describe
 from copyahead.chat.tools.formats import HERMES, ToolFormat, format_of
 from copyahead.chat.untrusted_json import parsed
-from copyahead.errors import MissingExtraError, RequestError
+from copyahead.errors import MissingExtraError, TemplateError
 
 if TYPE_CHECKING:
     import jinja2
@@ -47,10 +47,6 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """For models that bring no template."""
-
-
-class TemplateError(RequestError):
-    """The model's chat template cannot render these messages."""
 
 
 class ChatTemplate:
