@@ -18,7 +18,7 @@ import msgspec
 
 from copyahead.types import Draft, Source
 
-logger = logging.getLogger("copyahead")
+logger = logging.getLogger(__name__)
 
 LOG_EVERY = 1024
 

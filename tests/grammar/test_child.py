@@ -207,7 +207,7 @@ async def test_where_no_child_starts_grammars_are_compiled_all_the_same(
 ) -> None:
     async with AsyncEngine(Engine(backend())) as engine:
         spoil(engine.engine.grammar_child, tmp_path)
-        with caplog.at_level(logging.WARNING, logger="copyahead"):
+        with caplog.at_level(logging.WARNING, logger="copyahead.grammar.child"):
             for _ in range(2):
                 assert (await engine.complete(constrained(json_schema=SIMPLE))).text == "1"
     assert [record.getMessage()[:30] for record in caplog.records] == [

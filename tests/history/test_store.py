@@ -417,7 +417,7 @@ def test_a_store_that_is_too_small_is_refused() -> None:
 
 def test_the_log_counts_what_came_from_the_store(caplog: pytest.LogCaptureFixture) -> None:
     log = CopyLog()
-    with caplog.at_level("INFO", logger="copyahead"):
+    with caplog.at_level("INFO", logger="copyahead.stats"):
         log.record(Draft((1, 2, 3), Source.SHARED, 4), 2, None)
         for _ in range(1024):
             log.record(Draft((1, 2, 3), Source.PROMPT, 4), 3, None)

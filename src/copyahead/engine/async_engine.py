@@ -8,6 +8,7 @@ compiled in a thread of its own, and the request handed over when that is done.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -20,8 +21,10 @@ from copyahead.engine.request import Choice, Chunk, Completion, Request
 from copyahead.errors import EngineStopped
 from copyahead.grammar.compiler import GrammarState
 from copyahead.grammar.queue import CompileQueue, Job
-from copyahead.stats import CopyStats, logger
+from copyahead.stats import CopyStats
 from copyahead.types import FinishReason
+
+logger = logging.getLogger(__name__)
 
 Item = Chunk | BaseException
 """What travels from the worker to a stream: a chunk, or why there will be no more."""

@@ -7,6 +7,7 @@ round a plain step, is counted, and is logged once a request.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,9 +15,10 @@ from collections.abc import Callable, Sequence
 from copyahead.contracts import Drafter, DraftSession, Load
 from copyahead.engine.allocation import allocate
 from copyahead.engine.answer import Answer
-from copyahead.stats import logger
 from copyahead.step_cost import StepCost
 from copyahead.types import NO_DRAFT, Draft, Token
+
+logger = logging.getLogger(__name__)
 
 MakeDrafter = Callable[[str, Load], Drafter]
 """Builds the drafter for a policy's name or spec."""

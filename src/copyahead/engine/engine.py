@@ -7,6 +7,7 @@ worker thread and queues around it.
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -25,9 +26,11 @@ from copyahead.errors import ConfigError, RequestError
 from copyahead.grammar.child import GrammarChild
 from copyahead.grammar.compiler import Compilation, GrammarCompiler, GrammarState
 from copyahead.policies import parse_policy
-from copyahead.stats import CopyLog, CopyStats, logger
+from copyahead.stats import CopyLog, CopyStats
 from copyahead.step_cost import StepCost
 from copyahead.types import FinishReason, Source, Token
+
+logger = logging.getLogger(__name__)
 
 
 class Engine:

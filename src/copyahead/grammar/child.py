@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
-from copyahead.stats import logger
+logger = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).with_name("check.py")
 START_SECONDS = 30.0

@@ -15,7 +15,7 @@ from copyahead.backends.llama_cpp.library import take_errors
 from copyahead.config import MAX_DRAFT_TOKENS, ModelOptions
 from copyahead.errors import ModelError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ROWS_PER_REQUEST = 1 + MAX_DRAFT_TOKENS
 """Rows with logits that one request may have in a pass."""
@@ -165,7 +165,7 @@ def max_pass_rows(settings: LlamaSettings) -> int:
 def _context_size(library: Any, model: Any, settings: LlamaSettings) -> int:
     trained = int(library.llama_model_n_ctx_train(model))
     if 0 < trained < settings.ctx:
-        log.warning(
+        logger.warning(
             "the model was trained on %d tokens: --ctx %d is cut to that", trained, settings.ctx
         )
         return trained

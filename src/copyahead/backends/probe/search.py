@@ -30,7 +30,7 @@ from copyahead.errors import ModelError
 from copyahead.step_cost import StepCost
 from copyahead.types import Exactness
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PREFIX = 736
 """Tokens before the probed rows: beyond 512, where llama.cpp may split the KV cache over its
@@ -101,7 +101,7 @@ def probe(
     name = cache.key(identity, msgspec.to_builtins(settings), prefix, quick, library)
     result = cache.read(name, ProbeResult)
     if result is None:
-        log.info("probing %s with %s", model.name, settings.numerics())
+        logger.info("probing %s with %s", model.name, settings.numerics())
         begin = time.perf_counter()
         found = _run(Request(path=str(model), settings=settings, prefix=prefix, quick=quick))
         seconds = time.perf_counter() - begin
