@@ -59,7 +59,7 @@ async def test_leaving_a_stream_frees_its_slot_within_one_step() -> None:
         assert other.stats.num_output_tokens == 5
         # At most the pass in flight and one more belonged to the request that left.
         assert backend.num_passes - passes <= 4 + 5
-        assert engine.engine.num_active == 0
+        assert engine.num_active == 0
     assert backend.num_samplers == 0
 
 

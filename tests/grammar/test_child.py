@@ -81,13 +81,14 @@ async def test_what_the_compiler_cannot_do_is_refused_and_the_next_one_compiles(
     field: str, text: str, why: str
 ) -> None:
     num_threads = threading.active_count()
-    async with AsyncEngine(Engine(backend())) as engine:
+    inner = Engine(backend())
+    async with AsyncEngine(inner) as engine:
         engine.compiling.max_seconds = 1.0
         with pytest.raises(RequestError, match=f"{field} {why}") as caught:
             await engine.complete(constrained(**{field: text}))
         assert caught.value.field == field
         assert (await engine.complete(constrained(json_schema=SIMPLE))).text == "1"
-        pid = pid_of(engine.engine)
+        pid = pid_of(inner)
     assert has_ended(pid)
     # The pool of the event loop may have got the thread that closed the engine.
     names = {thread.name for thread in threading.enumerate()}
@@ -205,8 +206,9 @@ def _no_llguidance(child: GrammarChild, tmp_path: Path) -> None:
 async def test_where_no_child_starts_grammars_are_compiled_all_the_same(
     spoil: Callable[[GrammarChild, Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with AsyncEngine(Engine(backend())) as engine:
-        spoil(engine.engine.grammar_child, tmp_path)
+    inner = Engine(backend())
+    spoil(inner.grammar_child, tmp_path)
+    async with AsyncEngine(inner) as engine:
         with caplog.at_level(logging.WARNING, logger="copyahead.grammar.child"):
             for _ in range(2):
                 assert (await engine.complete(constrained(json_schema=SIMPLE))).text == "1"

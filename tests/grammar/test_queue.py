@@ -90,7 +90,7 @@ async def test_a_request_that_leaves_while_its_grammar_is_compiled_is_never_subm
         compiler.go.set()
         assert same(await engine.complete(HELD), plain(backend(), HELD))
         assert leaving.handle is None
-        assert engine.engine.num_active == 0
+        assert engine.num_active == 0
     assert compiler.num_calls == 2
 
 
@@ -221,10 +221,12 @@ def ask(server: Running, text: str, **fields: Any) -> httpx.Response:
     return httpx.post(f"{server.api}/chat/completions", json=body, timeout=30)
 
 
-def test_a_stream_and_the_health_check_go_on_while_a_schema_is_compiled() -> None:
+def test_a_stream_and_the_health_check_go_on_while_a_schema_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compiler = HeldCompiler(TOKENIZER, VOCAB)
+    monkeypatch.setattr("copyahead.engine.engine.GrammarCompiler", lambda *_: compiler)
     with running(toy_backend()) as server:
-        server.service.engine.engine._grammars = compiler
         answers: list[httpx.Response] = []
         thread = threading.Thread(
             target=lambda: answers.append(ask(server, "say:no", response_format=SCHEMA))

@@ -158,7 +158,7 @@ class Running:
         """Whether everything has been given back, within `seconds`."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            queue, engine = self.service.queue, self.service.engine.engine
+            queue, engine = self.service.queue, self.service.engine
             if not (engine.num_active or queue.num_answers or queue.num_requests):
                 return queue.num_running == 0 and self.backend.num_samplers == 0
             time.sleep(0.01)

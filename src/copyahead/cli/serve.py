@@ -22,7 +22,7 @@ from copyahead.config import (  # noqa: F401
 from copyahead.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from copyahead.engine import Engine
+    from copyahead.engine.async_engine import AsyncEngine
     from copyahead.server.service import ServerOptions, Service
     from copyahead.traces.record import TraceWriter
 
@@ -219,7 +219,7 @@ def _banner(service: Service, lookup: LookupOptions, shared: SharedOptions, url:
         f"context: {capabilities.context_size} tokens a request",
         f"slots: {capabilities.num_slots}",
         output.level(service.backend.exactness),
-        f"lookup: {_lookup_line(service.engine.engine, lookup)}",
+        f"lookup: {_lookup_line(service.engine, lookup)}",
         f"shared store: {_shared_line(service, shared)}",
         f"chat template: {'ChatML' if service.template.source == CHATML else 'the model has one'}",
         f"keys: {keys or 'none, everybody on this address may ask'}",
@@ -229,12 +229,12 @@ def _banner(service: Service, lookup: LookupOptions, shared: SharedOptions, url:
 
 
 def _shared_line(service: Service, shared: SharedOptions) -> str:
-    if not shared.shared or not service.engine.engine.max_draft_tokens:
+    if not shared.shared or not service.engine.max_draft_tokens:
         return "off, requests copy from their own text only (--shared)"
     return f"{shared.shared_tokens} tokens a tenant"
 
 
-def _lookup_line(engine: Engine, lookup: LookupOptions) -> str:
+def _lookup_line(engine: AsyncEngine, lookup: LookupOptions) -> str:
     if not lookup.lookup:
         return "off, by --no-lookup"
     note = engine.backend.capabilities.note

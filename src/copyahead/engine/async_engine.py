@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
 
+from copyahead.backends.base import Backend
 from copyahead.engine.engine import Engine
 from copyahead.engine.handle import Handle
 from copyahead.engine.request import Choice, Chunk, Completion, Request
@@ -112,7 +113,7 @@ class AsyncEngine:
     """Runs an `Engine` in a thread of its own."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+        self._engine = engine
         self._wake = threading.Condition()
         self._orders: deque[Callable[[], None]] = deque()
         self._streams: set[Stream] = set()
@@ -142,6 +143,26 @@ class AsyncEngine:
         return Completion(choices=choices, stats=stream.stats)
 
     @property
+    def backend(self) -> Backend:
+        """The engine's backend. Only the worker runs passes on it."""
+        return self._engine.backend
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """Longest draft that the backend and the options allow; 0 when nothing is drafted."""
+        return self._engine.max_draft_tokens
+
+    @property
+    def num_active(self) -> int:
+        """Answers that are waiting or running, as the worker last left them."""
+        return self._engine.num_active
+
+    @property
+    def cells_in_use(self) -> float:
+        """The share of the backend's cells that hold something, kept prefixes included."""
+        return self._engine.cells_in_use
+
+    @property
     def running(self) -> bool:
         """Whether requests are taken."""
         return not self._stopping and self._failure is None
@@ -153,7 +174,7 @@ class AsyncEngine:
             self._wake.notify()
         self._thread.join()
         self.compiling.close()
-        self.engine.close()
+        self._engine.close()
 
     async def __aenter__(self) -> AsyncEngine:
         return self
@@ -179,7 +200,7 @@ class AsyncEngine:
     def _run(self) -> None:
         try:
             while self._take_orders():
-                self.engine.step()
+                self._engine.step()
         except BaseException as error:
             logger.exception("the engine's worker failed")
             self._failure = error
@@ -192,7 +213,7 @@ class AsyncEngine:
     def _take_orders(self) -> bool:
         """Wait until there is work, carry out what was asked; False when it is time to stop."""
         with self._wake:
-            while not (self._orders or self._stopping or self.engine.num_active):
+            while not (self._orders or self._stopping or self._engine.num_active):
                 self._wake.wait()
             if self._stopping:
                 return False
@@ -204,7 +225,7 @@ class AsyncEngine:
     def _take_on(self, stream: Stream) -> None:
         """Submit a request, when its grammar has been compiled."""
         try:
-            compilation = self.engine.compilation(stream.request)
+            compilation = self._engine.compilation(stream.request)
             if compilation is not None:
                 self.compiling.put(
                     Job(
@@ -226,7 +247,7 @@ class AsyncEngine:
             if isinstance(grammar, Exception):
                 raise grammar
             sink = partial(self._deliver, stream)
-            stream.take_on(self.engine.submit(stream.request, sink, grammar))
+            stream.take_on(self._engine.submit(stream.request, sink, grammar))
         except Exception as error:
             self._streams.discard(stream)
             stream.put(error)
@@ -242,7 +263,7 @@ class AsyncEngine:
         known = stream in self._streams
         self._streams.discard(stream)
         if stream.handle is not None:
-            self.engine.cancel(stream.handle)
+            self._engine.cancel(stream.handle)
         elif known:
             # Its grammar is still being compiled: the engine has never heard of it.
             for index in range(stream.request.n):

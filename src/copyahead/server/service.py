@@ -72,7 +72,7 @@ class Service:
         self.engine = engine
         self.options = options
         self.limits = options.limits
-        self.backend = engine.engine.backend
+        self.backend = engine.backend
         self.tokenizer = self.backend.tokenizer
         # Read once, and here: the backend's own cache is filled by the engine's thread.
         self.pieces = [self.tokenizer.token_bytes(t) for t in range(self.tokenizer.vocab_size)]
@@ -81,7 +81,7 @@ class Service:
             options.model_name,
             self.queue,
             self.backend.exactness,
-            lambda: engine.engine.cells_in_use,
+            lambda: engine.cells_in_use,
         )
         self.recorder: Recorder | None = None
         self.template = template
@@ -162,7 +162,7 @@ class Service:
             "copyahead": {
                 "slots": self.capabilities.num_slots,
                 "policy": self.options.policy or None,
-                "max_draft_tokens": self.engine.engine.max_draft_tokens,
+                "max_draft_tokens": self.engine.max_draft_tokens,
                 "exactness": str(exactness) if exactness is not None else None,
                 "note": self.capabilities.note,
             },

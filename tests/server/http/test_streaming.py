@@ -126,7 +126,7 @@ def test_a_client_that_leaves_frees_its_slot_within_a_step(stream: bool) -> None
         time.sleep(0.1)
         passes = backend.num_passes
         backend.permits.release(1)
-        wait_for(lambda: server.service.engine.engine.num_active == 0)
+        wait_for(lambda: server.service.engine.num_active == 0)
         assert backend.num_passes <= passes + 1
         backend.permits.release(1000)
         assert server.is_idle()
