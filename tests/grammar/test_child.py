@@ -18,7 +18,7 @@ from copyahead.engine import Engine, Request
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.errors import RequestError
 from copyahead.grammar.child import GrammarChild
-from copyahead.grammar.compiler import Compilation, GrammarCompiler
+from copyahead.grammar.compiler import Grammar
 from copyahead.grammar.queue import MAX_SECONDS
 from copyahead.testing import FakeBackend, ToyLM, ToyTokenizer
 from tests.server.toys import Running, running, toy_backend
@@ -136,16 +136,16 @@ def test_over_http_a_tool_s_schema_is_refused_too() -> None:
 
 # The child
 
-CHECKED = Compilation(GrammarCompiler(TEXT, TEXT.vocab_size), SIMPLE, None).text()
+CHECKED = Grammar("json_schema", SIMPLE).in_llguidance_form()
 
 
 def test_a_special_token_of_the_model_may_be_named() -> None:
-    compiler = GrammarCompiler(TEXT, TEXT.vocab_size)
-    text = Compilation(compiler, None, f"start: <[{TEXT.vocab_size - 1}]>").text()
+    text = Grammar("grammar", f"start: <[{TEXT.vocab_size - 1}]>").in_llguidance_form()
+    unknown = Grammar("grammar", "start: NoSuch").in_llguidance_form()
     child = GrammarChild(TEXT.vocab_size)
     try:
         assert child.check(text, MAX_SECONDS) == ""
-        assert "NoSuch" in child.check(Compilation(compiler, None, "start: NoSuch").text(), 5.0)
+        assert "NoSuch" in child.check(unknown, MAX_SECONDS)
     finally:
         child.close()
 
@@ -166,8 +166,7 @@ def test_a_child_that_died_between_two_checks_is_started_again() -> None:
 def test_closing_ends_a_check() -> None:
     child = GrammarChild(TEXT.vocab_size)
     assert child.check(CHECKED, MAX_SECONDS) == ""
-    compiler = GrammarCompiler(TEXT, TEXT.vocab_size)
-    slow = Compilation(compiler, json.dumps(EXPONENTIAL), None).text()
+    slow = Grammar("json_schema", json.dumps(EXPONENTIAL)).in_llguidance_form()
     faults: list[Exception] = []
 
     def check() -> None:

@@ -14,7 +14,7 @@ import pytest
 from copyahead.engine import Engine, Request
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.errors import EngineStopped, RequestError
-from copyahead.grammar.compiler import MAX_CHARACTERS, GrammarCompiler, GrammarState
+from copyahead.grammar.compiler import MAX_CHARACTERS, Grammar, GrammarCompiler, GrammarState
 from copyahead.grammar.queue import MAX_WAITING
 from copyahead.sampling import SamplingOptions
 from copyahead.testing import FakeBackend, ToyLM, ToyTokenizer
@@ -39,13 +39,13 @@ class HeldCompiler(GrammarCompiler):
         self.num_calls = 0
         self.fault: BaseException | None = None
 
-    def compile(self, *, json_schema: str | None, grammar: str | None) -> GrammarState:
+    def compile(self, grammar: Grammar) -> GrammarState:
         self.num_calls += 1
         self.begun.release()
         assert self.go.wait(timeout=30)
         if self.fault is not None:
             raise self.fault
-        return super().compile(json_schema=json_schema, grammar=grammar)
+        return super().compile(grammar)
 
     async def has_begun(self) -> None:
         """Return when it compiles."""
@@ -58,7 +58,7 @@ def backend() -> FakeBackend:
 
 def held_engine() -> tuple[AsyncEngine, HeldCompiler]:
     engine, compiler = Engine(backend()), HeldCompiler()
-    engine._grammars = compiler
+    engine.grammar_compiler = compiler
     return AsyncEngine(engine), compiler
 
 
@@ -174,7 +174,7 @@ async def test_a_compiler_that_fails_fails_one_request(fault: BaseException) -> 
 
 def test_several_answers_share_one_compilation() -> None:
     engine, compiler = Engine(backend()), HeldCompiler()
-    engine._grammars = compiler
+    engine.grammar_compiler = compiler
     compiler.go.set()
     with engine:
         texts = [c.text for c in engine.complete(_with(HELD, n=3)).choices]
@@ -206,7 +206,7 @@ def test_a_grammar_of_the_longest_size_and_one_more(field: str, over: int) -> No
 def test_a_fault_of_the_compiler_is_told_without_its_inside() -> None:
     words = " | ".join(f'"{place}x"' for place in range(70_000))
     with pytest.raises(RequestError, match="grammar does not compile") as caught:
-        GrammarCompiler(TEXT, TEXT.vocab_size).compile(json_schema=None, grammar=f"start: {words}")
+        GrammarCompiler(TEXT, TEXT.vocab_size).compile(Grammar("grammar", f"start: {words}"))
     assert "backtrace" not in str(caught.value)
     assert "\n" not in str(caught.value)
 

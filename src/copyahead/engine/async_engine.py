@@ -119,7 +119,7 @@ class AsyncEngine:
         self._streams: set[Stream] = set()
         self._stopping = False
         self._failure: BaseException | None = None
-        self.compiling = CompileQueue(engine.grammar_child)
+        self.compiling = CompileQueue(engine.grammar_compiler, engine.grammar_child)
         self._thread = threading.Thread(target=self._run, name="copyahead-engine", daemon=True)
         self._thread.start()
 
@@ -225,12 +225,12 @@ class AsyncEngine:
     def _take_on(self, stream: Stream) -> None:
         """Submit a request, when its grammar has been compiled."""
         try:
-            compilation = self._engine.compilation(stream.request)
-            if compilation is not None:
+            grammar = self._engine.grammar_of(stream.request)
+            if grammar is not None:
                 self.compiling.put(
                     Job(
-                        compilation,
-                        take=lambda grammar: self._tell(lambda: self._submit(stream, grammar)),
+                        grammar,
+                        take=lambda state: self._tell(lambda: self._submit(stream, state)),
                         wanted=lambda: not stream.over,
                     )
                 )

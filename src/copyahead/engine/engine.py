@@ -24,7 +24,7 @@ from copyahead.engine.scheduler import EngineOptions, Scheduler
 from copyahead.engine.slots import Slots
 from copyahead.errors import ConfigError, RequestError
 from copyahead.grammar.child import GrammarChild
-from copyahead.grammar.compiler import Compilation, GrammarCompiler, GrammarState
+from copyahead.grammar.compiler import Grammar, GrammarCompiler, GrammarState
 from copyahead.policies import parse_policy
 from copyahead.stats import CopyLog, CopyStats
 from copyahead.step_cost import StepCost
@@ -56,7 +56,7 @@ class Engine:
         self._passes = Passes(backend, self._slots)
         self._max_draft = self._passes.longest_draft(max_draft_tokens) if make_drafter else 0
         self._scheduler = Scheduler(self._slots, self._drafting, self._capabilities, self.options)
-        self._grammars = GrammarCompiler(backend.tokenizer, backend.capabilities.vocab_size)
+        self.grammar_compiler = GrammarCompiler(backend.tokenizer, backend.capabilities.vocab_size)
         self.grammar_child = GrammarChild(backend.tokenizer.vocab_size)
         """Checks grammars for `AsyncEngine`; it runs from the first of them, or from `warm_up`."""
         self._handles: dict[int, Handle] = {}
@@ -72,17 +72,21 @@ class Engine:
 
     # Requests
 
-    def compilation(self, request: Request) -> Compilation | None:
-        """The request's grammar, for any thread to compile; None where it has none.
+    def grammar_of(self, request: Request) -> Grammar | None:
+        """The request's grammar, which any thread may compile; None where it has none.
 
         Raises RequestError, before any work, when the request cannot be served as asked.
         """
         check_request(request, self._capabilities)
         self._check_policy(request)
-        if request.json_schema is None and request.grammar is None:
+        if request.json_schema is not None:
+            grammar = Grammar("json_schema", request.json_schema)
+        elif request.grammar is not None:
+            grammar = Grammar("grammar", request.grammar)
+        else:
             return None
-        self._grammars.load()
-        return Compilation(self._grammars, request.json_schema, request.grammar)
+        self.grammar_compiler.load()
+        return grammar
 
     def _check_policy(self, request: Request) -> None:
         """Have the request's drafter; RequestError for an unknown policy, drafting or not."""
@@ -97,14 +101,14 @@ class Engine:
     def submit(self, request: Request, sink: Sink, grammar: GrammarState | None = None) -> Handle:
         """Take a request on; `sink` gets its chunks during later steps.
 
-        `grammar`: what `compilation` made for it; compiled here, in the caller's own thread, when
-        it is not given: a text from a stranger may crash the compiler, and `AsyncEngine` checks it
-        in a process of its own. Raises RequestError, before any work, when the request cannot be
-        served as asked.
+        `grammar`: what the request's grammar compiles to. Without it the grammar is compiled here,
+        in the caller's own thread; as a stranger's grammar may crash the compiler, `AsyncEngine`
+        has it checked in a process of its own first. Raises RequestError, before any work, when
+        the request cannot be served as asked.
         """
-        compilation = self.compilation(request)
-        if grammar is None and compilation is not None:
-            grammar = compilation.compile()
+        given = self.grammar_of(request)
+        if grammar is None and given is not None:
+            grammar = self.grammar_compiler.compile(given)
         answers = open_answers(
             request,
             self.backend,
@@ -261,7 +265,7 @@ class Engine:
 
     def warm_up(self) -> None:
         """Prepare now what the first answer under a grammar would wait for."""
-        if self._grammars.warm_up():
+        if self.grammar_compiler.warm_up():
             self.grammar_child.start()
 
     @property

@@ -24,6 +24,26 @@ MAX_CHARACTERS = 1_000_000
 """Longest schema or grammar; llguidance has limits of its own besides."""
 
 
+class Grammar(msgspec.Struct, frozen=True):
+    """A grammar or a JSON schema, as a request gives it."""
+
+    field: str
+    """The request's field that holds it: `grammar` or `json_schema`."""
+    text: str
+
+    def in_llguidance_form(self) -> str:
+        """The text that llguidance compiles; RequestError for one too long, or that is no JSON."""
+        if len(self.text) > MAX_CHARACTERS:
+            raise RequestError(
+                f"{self.field} has {len(self.text)} characters, and {MAX_CHARACTERS} are allowed: "
+                "make it smaller",
+                field=self.field,
+            )
+        if self.field == "json_schema":
+            return _schema_grammar(_llguidance(), self.text)
+        return str(_llguidance().LLMatcher.grammar_from_lark(self.text))
+
+
 class GrammarState:
     """Where one answer stands in its grammar."""
 
@@ -99,47 +119,17 @@ class GrammarCompiler:
         if self._llg_tokenizer is None:
             self._llg_tokenizer = _llg_tokenizer(_llguidance(), self._tokenizer)
 
-    def compile(self, *, json_schema: str | None, grammar: str | None) -> GrammarState:
-        """A state at the start of the grammar; RequestError when it does not compile.
+    def compile(self, grammar: Grammar) -> GrammarState:
+        """A state at the start of `grammar`; RequestError when it does not compile.
 
         After `load`, any thread may call it, and others go on while it works.
         """
         self.load()
-        compilation = Compilation(self, json_schema, grammar)
-        matcher = _llguidance().LLMatcher(self._llg_tokenizer, compilation.text(), log_level=0)
+        text = grammar.in_llguidance_form()
+        matcher = _llguidance().LLMatcher(self._llg_tokenizer, text, log_level=0)
         if matcher.is_error():
-            raise does_not_compile(compilation.field, matcher.get_error())
+            raise does_not_compile(grammar.field, matcher.get_error())
         return GrammarState(matcher, self._vocab_size)
-
-
-class Compilation(msgspec.Struct, frozen=True):
-    """A request's schema or grammar, to be compiled by whichever thread."""
-
-    compiler: GrammarCompiler
-    json_schema: str | None
-    grammar: str | None
-
-    @property
-    def field(self) -> str:
-        """The request's field that holds it."""
-        return "json_schema" if self.json_schema is not None else "grammar"
-
-    def text(self) -> str:
-        """It in llguidance's own form; RequestError when it is too long, or no JSON."""
-        given = self.json_schema if self.json_schema is not None else self.grammar or ""
-        if len(given) > MAX_CHARACTERS:
-            raise RequestError(
-                f"{self.field} has {len(given)} characters, and {MAX_CHARACTERS} are allowed: "
-                "make it smaller",
-                field=self.field,
-            )
-        if self.json_schema is not None:
-            return _schema_grammar(_llguidance(), given)
-        return str(_llguidance().LLMatcher.grammar_from_lark(given))
-
-    def compile(self) -> GrammarState:
-        """A state at its start; RequestError when it does not compile."""
-        return self.compiler.compile(json_schema=self.json_schema, grammar=self.grammar)
 
 
 def does_not_compile(field: str, error: str) -> RequestError:

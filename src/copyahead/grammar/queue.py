@@ -16,7 +16,7 @@ import msgspec
 
 from copyahead.errors import RequestError
 from copyahead.grammar.child import GrammarChild
-from copyahead.grammar.compiler import Compilation, GrammarState, does_not_compile
+from copyahead.grammar.compiler import Grammar, GrammarCompiler, GrammarState, does_not_compile
 
 Take = Callable[[GrammarState | Exception], None]
 """Takes what was compiled, or why there is nothing."""
@@ -34,7 +34,7 @@ CLOSE_SECONDS = 1.0
 class Job(msgspec.Struct, frozen=True):
     """One grammar to compile."""
 
-    compilation: Compilation
+    grammar: Grammar
     take: Take
     """Called once, in the thread, unless the queue is closed or the job no longer wanted."""
     wanted: Callable[[], bool]
@@ -43,9 +43,12 @@ class Job(msgspec.Struct, frozen=True):
 class CompileQueue:
     """A thread that compiles; it starts with the first job."""
 
-    def __init__(self, child: GrammarChild, max_seconds: float = MAX_SECONDS) -> None:
-        """`child` is closed with the queue."""
+    def __init__(
+        self, compiler: GrammarCompiler, child: GrammarChild, max_seconds: float = MAX_SECONDS
+    ) -> None:
+        """`compiler` must be loaded when a job is put; `child` is closed with the queue."""
         self.max_seconds = max_seconds
+        self._compiler = compiler
         self._child = child
         self._jobs: deque[Job] = deque()
         self._change = threading.Condition()
@@ -58,7 +61,7 @@ class CompileQueue:
             if len(self._jobs) >= MAX_WAITING:
                 self._jobs = deque(job for job in self._jobs if job.wanted())
             if len(self._jobs) >= MAX_WAITING:
-                field = job.compilation.field
+                field = job.grammar.field
                 raise RequestError(
                     f"{field} cannot be compiled now: {MAX_WAITING} others wait for that; try "
                     "again later",
@@ -92,23 +95,23 @@ class CompileQueue:
                 return False
             job = self._jobs.popleft()
         if job.wanted():
-            job.take(self._compile(job.compilation))
+            job.take(self._compile(job.grammar))
         return True
 
-    def _compile(self, compilation: Compilation) -> GrammarState | Exception:
+    def _compile(self, grammar: Grammar) -> GrammarState | Exception:
         try:
-            self._check(compilation)
-            return compilation.compile()
+            self._check(grammar)
+            return self._compiler.compile(grammar)
         except Exception as error:
             return error
         except BaseException as error:
             # A panic of the library is no Exception.
             return RuntimeError(f"the grammar's compiler failed: {error!r}")
 
-    def _check(self, compilation: Compilation) -> None:
-        field = compilation.field
+    def _check(self, grammar: Grammar) -> None:
+        field = grammar.field
         try:
-            reason = self._child.check(compilation.text(), self.max_seconds)
+            reason = self._child.check(grammar.in_llguidance_form(), self.max_seconds)
         except TimeoutError:
             raise RequestError(
                 f"{field} takes more than {self.max_seconds:g} seconds to compile: make it smaller "

@@ -33,7 +33,7 @@ from copyahead.chat.tools.stream import (
     joined,
 )
 from copyahead.errors import RequestError
-from copyahead.grammar.compiler import GrammarCompiler
+from copyahead.grammar.compiler import Grammar, GrammarCompiler
 from copyahead.testing import ToyTokenizer, rechunk
 
 FORMS = (HERMES, LLAMA, JSON, JSON_LIST)
@@ -370,7 +370,7 @@ COMPILER = GrammarCompiler(BYTES, BYTES.vocab_size)
 def allows(grammar: str | None, text: str) -> bool:
     """Whether the grammar allows exactly `text`."""
     assert grammar is not None
-    matcher = COMPILER.compile(json_schema=None, grammar=grammar)._matcher
+    matcher = COMPILER.compile(Grammar("grammar", grammar))._matcher
     tokens = [1 + byte for byte in text.encode()]
     if matcher.validate_tokens(tokens) < len(tokens):
         return False

@@ -14,7 +14,7 @@ import pytest
 
 from copyahead.engine import Engine, Request
 from copyahead.errors import RequestError
-from copyahead.grammar.compiler import GrammarCompiler, GrammarState
+from copyahead.grammar.compiler import Grammar, GrammarCompiler, GrammarState
 from copyahead.sampling import SamplingOptions
 from copyahead.testing import FakeBackend, ForcedDrafter, Plan, ToyLM, ToyTokenizer
 from copyahead.types import Draft, FinishReason, Source
@@ -52,7 +52,7 @@ COMPILER = GrammarCompiler(TEXT, SIZE)
 
 def fed(grammar: str, tokens: Sequence[int] = ()) -> GrammarState:
     """A new state that has taken `tokens`."""
-    state = COMPILER.compile(json_schema=None, grammar=grammar)
+    state = COMPILER.compile(Grammar("grammar", grammar))
     for token in tokens:
         state.accept(token)
     return state
