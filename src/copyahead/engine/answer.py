@@ -224,7 +224,7 @@ def open_answers(
 ) -> list[Answer]:
     """One answer for each choice of `request`; the others wait for the first to read the prompt.
 
-    Choice i has the seed `seed + i`, from a random one where the request has none.
+    Choice i has the seed `seed + i`; a request without a seed gets a random one.
     """
     seed = request.sampling.seed
     first_seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
