@@ -1,8 +1,8 @@
 """The seams of copyahead: what a drafter, a length policy, and a draft session promise.
 
 They stand below everything that implements or uses them, so that finding copies
-(`drafters`), deciding how much of one to try (`policies`) and verifying it (`engine`,
-`plugins`) know these contracts and not each other.
+(`drafters`), deciding how much of one to try (`policies`) and verifying it (`engine`) know
+these contracts and not each other.
 """
 
 from __future__ import annotations

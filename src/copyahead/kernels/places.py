@@ -83,13 +83,3 @@ def append_document(
     for unwritten in range(max(end, filled), min(end + _REACH, len(cells))):
         cells[unwritten, 0] = BARRIER
     return end
-
-
-@compiled(INT(INTS2, INT, INTS))
-def common_run(cells: Cells, position: int, tokens: Ints) -> Any:
-    """How many of `tokens` stand from `position` on."""
-    limit = min(len(tokens), len(cells) - position)
-    for k in range(limit):
-        if cells[position + k, 0] != tokens[k] or tokens[k] < 0:
-            return k
-    return limit

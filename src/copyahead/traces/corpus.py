@@ -62,11 +62,6 @@ class Corpus:
         """Tokens that the requests wrote."""
         return int((self.requests[:, END] - self.requests[:, START]).sum())
 
-    def written_of(self, category: int) -> int:
-        """The same, of one category."""
-        mine = self.requests[self.requests[:, CATEGORY] == category]
-        return int((mine[:, END] - mine[:, START]).sum())
-
     def sessions(self, category: int) -> list[tuple[int, int]]:
         """First and last request (exclusive) of each session of a category."""
         rows = np.flatnonzero(self.requests[:, CATEGORY] == category)

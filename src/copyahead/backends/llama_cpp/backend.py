@@ -23,7 +23,6 @@ from copyahead.backends.llama_cpp.load import (
     ROWS_PER_REQUEST,
     LlamaSettings,
     load_model,
-    meta_value,
     read_capabilities,
 )
 from copyahead.backends.llama_cpp.sampler import Candidates, LlamaSampler
@@ -98,10 +97,6 @@ class LlamaBackend:
         """The model's own chat template (Jinja), if it has one."""
         text = self._library.llama_model_chat_template(self._model, None)
         return text.decode("utf-8", "replace") if text else None
-
-    def metadata(self, key: str) -> str | None:
-        """The value of a field of the GGUF file as text; None when it has no such field."""
-        return meta_value(self._library, self._model, key)
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
         """One target pass; see `backends.base.Backend`."""
