@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -104,7 +103,8 @@ def run_all(
     from copyahead.evaluate.compare import compare as run_one
 
     results = []
-    with _bar(len(works) * len(policies) * RUNS * plan.repeat) as bar:
+    total = len(works) * len(policies) * RUNS * plan.repeat
+    with output.bar("", total, counted=True) as bar:
         for work in works:
             for policy in policies:
                 bar.describe(f"{work.name}, {policy}")
@@ -163,33 +163,3 @@ def limit_text(cost: StepCost) -> str:
         f"limit: a copy that never breaks could run {cost.limit():.2f} times as fast "
         f"({best} rows cost as much as {curve[best]:.2f} passes of one)"
     )
-
-
-class _Bar:
-    """Progress, or nothing where standard error is no terminal."""
-
-    def __init__(self, progress: Any, task: Any) -> None:
-        self._progress, self._task = progress, task
-
-    def describe(self, text: str) -> None:
-        self._progress.update(self._task, description=text)
-
-    def advance(self) -> None:
-        self._progress.advance(self._task)
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[_Bar]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = output.stderr()
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        yield _Bar(progress, progress.add_task("", total=total))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,6 +15,8 @@ from copyahead.step_cost import StepCost
 from copyahead.types import Exactness
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from copyahead.engine import Engine
 
 COPIED = "\x1b[32m"
@@ -44,6 +48,49 @@ def stdout() -> Console:
 def stderr() -> Console:
     """A console for progress."""
     return Console(stderr=True, highlight=False)
+
+
+class Bar:
+    """How far a command is."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress, self._task = progress, task
+
+    def describe(self, text: str) -> None:
+        """Show `text` before the bar from now on."""
+        self._progress.update(self._task, description=text)
+
+    def advance(self, count: int = 1) -> None:
+        """`count` more are done."""
+        self._progress.advance(self._task, count)
+
+
+@contextmanager
+def bar(what: str, total: int, *, counted: bool = False) -> Iterator[Bar]:
+    """A progress bar on standard error, or nothing where that is no terminal.
+
+    Behind it stands what share of `total` is done; with `counted`, how many.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = stderr()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn() if counted else TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        yield Bar(progress, progress.add_task(what, total=total))
 
 
 def level(exactness: Exactness | None) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -90,8 +89,8 @@ def replay(
     _report_problems(read)
     name, corpus = _tokenised(read, options.tokenizer)
     all_runs = [*runs, Run(LIMIT)]
-    with _bar("replaying", corpus.num_written * len(all_runs)) as advance:
-        found = run_all(corpus, all_runs, jobs=options.jobs, on_progress=advance)
+    with output.bar("replaying", corpus.num_written * len(all_runs)) as bar:
+        found = run_all(corpus, all_runs, jobs=options.jobs, on_progress=bar.advance)
     rows = make_rows(corpus, runs, found[:-1], found[-1], costs)
     if options.html is not None:
         _write_report(options.html, read, name, rows)
@@ -168,8 +167,8 @@ def _tokenised(traces: Sequence[Trace], tokenizer: str | None) -> tuple[str, Cor
         return "recorded token ids", build_corpus(traces, None)
     name, found = find_tokenizer(tokenizer)
     size = sum(len(m.text) for t in traces for c in t.conversations for m in c.messages)
-    with _bar("tokenising", size) as advance:
-        return name, build_corpus(traces, found, advance)
+    with output.bar("tokenising", size) as bar:
+        return name, build_corpus(traces, found, bar.advance)
 
 
 def _report_problems(traces: Sequence[Trace]) -> None:
@@ -187,22 +186,3 @@ def _write_report(path: Path, traces: Sequence[Trace], name: str, rows: Sequence
         path.expanduser().write_text(html_report(traces, name, rows), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"html file {path} cannot be written ({error.strerror})") from None
-
-
-@contextmanager
-def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, or nothing where that is no terminal."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    console = output.stderr()
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda count: progress.advance(task, count)
