@@ -80,7 +80,7 @@ def test_kernels_work_where_no_cache_can_be_written(tmp_path: Path) -> None:
 
 def test_importing_the_package_loads_no_compiler() -> None:
     code = (
-        "import sys, copyahead, copyahead.policies, copyahead.contracts\n"
+        "import sys, copyahead, copyahead.drafters, copyahead.policies, copyahead.contracts\n"
         "print(sorted({'numba', 'llama_cpp', 'torch'} & set(sys.modules)))"
     )
     assert run(code).stdout.strip() == "[]"

@@ -1,6 +1,34 @@
-"""What could come next: copies from the history, beside another drafter's chain."""
+"""What could come next: copies from the history, beside another drafter's draft.
 
-from copyahead.drafters.hybrid import HybridDrafter, HybridSession
-from copyahead.drafters.lookup import LookupDrafter, LookupSession
+factory  a policy's name in, a drafter out
+lookup   copies from the request's own row, as much as a length policy wants
+priced   the default policy, which weighs many places at once; prior has its tables
+hybrid   a copy beside another drafter's draft: which of the two is verified
+pooled   what drafters over a pool of rows share
+
+Importing the package loads no kernel: names are found when they are used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from copyahead.drafters.hybrid import HybridDrafter, HybridSession
+    from copyahead.drafters.lookup import LookupDrafter, LookupSession
+
+_HOMES = {
+    "HybridDrafter": "hybrid",
+    "HybridSession": "hybrid",
+    "LookupDrafter": "lookup",
+    "LookupSession": "lookup",
+}
 
 __all__ = ["HybridDrafter", "HybridSession", "LookupDrafter", "LookupSession"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,8 @@ from typing import cast
 
 from copyahead.acceptance import num_accepted
 from copyahead.contracts import DraftSession, LengthPolicy, Load, Query
-from copyahead.history.pool import HistoryPool, Tokens
+from copyahead.drafters.pooled import PooledDrafter
+from copyahead.history.pool import HistoryPool
 from copyahead.types import NO_DRAFT, Draft, Token
 
 PolicyFactory = Callable[[Load], LengthPolicy]
@@ -81,38 +82,19 @@ class LookupSession:
         self._drafter.release(self)
 
 
-class LookupDrafter:
+class LookupDrafter(PooledDrafter[LookupSession]):
     """Opens lookup sessions over a pool of rows. Implements `contracts.Drafter`."""
 
     def __init__(
         self, pool: HistoryPool, make_policy: PolicyFactory, load: Load | None = None
     ) -> None:
         """`load` is what the policies read; the engine keeps it up to date."""
-        self._pool = pool
+        super().__init__(pool)
         self._make_policy = make_policy
         self._load = load if load is not None else Load()
-        self._open: dict[int, LookupSession] = {}
 
-    def open(
-        self, prompt: Tokens, *, slot: int, tenant: str = "", prediction: Tokens = ()
-    ) -> LookupSession:
-        """See `contracts.Drafter.open`. Raises ValueError where a session is open in `slot`."""
-        if slot in self._open:
-            raise ValueError(f"row {slot} has an open session: close it first")
-        self._pool.attach(slot, prompt, prediction, tenant)
-        session = LookupSession(self, self._pool, slot, self._make_policy(self._load))
-        self._open[slot] = session
-        return session
-
-    def release(self, session: LookupSession) -> None:
-        """Let another session open in this session's row. Idempotent."""
-        if self._open.get(session.row) is session:
-            del self._open[session.row]
-            self._pool.release(session.row)
-
-    def forget(self) -> None:
-        """See `contracts.Drafter.forget`."""
-        self._pool.forget()
+    def _begin(self, row: int, tenant: str, predicted: bool) -> LookupSession:
+        return LookupSession(self, self._pool, row, self._make_policy(self._load))
 
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         """See `contracts.Drafter.propose_batch`: one kernel call for all."""

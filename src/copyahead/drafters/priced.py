@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import DraftSession, Load
+from copyahead.drafters.pooled import PooledDrafter
 from copyahead.drafters.prior import shipped
-from copyahead.history.pool import HistoryPool, Tokens
+from copyahead.history.pool import HistoryPool
 from copyahead.kernels import features, pricing
 from copyahead.kernels import priced as kernel
 from copyahead.kernels.compiled import entry_point
@@ -103,7 +104,7 @@ class PricedSession:
         self._drafter.release(self)
 
 
-class PricedDrafter:
+class PricedDrafter(PooledDrafter[PricedSession]):
     """Opens priced sessions over a pool of rows. Implements `contracts.Drafter`."""
 
     def __init__(
@@ -119,10 +120,10 @@ class PricedDrafter:
 
         `end_tokens` end a request, so nothing is drafted after them.
 
-        `prior`: a model to start from (`policies.prior`); the shipped one when not given.
+        `prior`: a model to start from (`drafters.prior`); the shipped one when not given.
         """
+        super().__init__(pool)
         rows = pool.num_rows
-        self._pool = pool
         self._knobs = knobs or PricedKnobs()
         self._load = cost if isinstance(cost, Load) else Load(step_cost=cost)
         self._price_lists: dict[StepCost, Prices] = {}
@@ -132,7 +133,6 @@ class PricedDrafter:
         )
         self._ends = np.array(sorted(end_tokens), dtype=np.int32)
         self._prior = shipped() if prior is None else prior
-        self._open: dict[int, PricedSession] = {}
         self._tenants: dict[str, int] = {}
         self.models = np.zeros((0, features.MODEL_SIZE))
         self.tables = np.zeros(
@@ -172,38 +172,10 @@ class PricedDrafter:
         self._priced_cost, self._priced = cost, known
         return known
 
-    def open(
-        self, prompt: Tokens, *, slot: int, tenant: str = "", prediction: Tokens = ()
-    ) -> PricedSession:
-        """See `contracts.Drafter.open`. Requests of one `tenant` share their statistics."""
-        if slot in self._open:
-            raise ValueError(f"row {slot} has an open session: close it first")
-        self._pool.attach(slot, prompt, prediction, tenant)
-        state = self.states[slot]
-        state[:] = 0
-        state[features.A_NEXT] = state[features.B_NEXT] = -1
-        state[features.B_GAP] = _UNSET_GAP
-        if len(prediction):
-            # As if a copy of it were to begin: its first token stands behind a barrier.
-            state[features.A_NEXT] = 1
-        state[features.SCOPE] = self._pool.scope(slot)
-        state[features.TENANT] = self._statistics_of(tenant)
-        self.credits[slot] = 0.0
-        self.owns[slot] = 0.0
-        session = PricedSession(self, slot)
-        self._open[slot] = session
-        return session
-
     def release(self, session: PricedSession) -> None:
         """Let another session open in this session's row. Idempotent."""
-        if self._open.get(session.row) is session:
-            del self._open[session.row]
-            self._pool.release(session.row)
-            self.states[session.row, features.SCOPE] = self._pool.scope(session.row)
-
-    def forget(self) -> None:
-        """See `contracts.Drafter.forget`. What was learnt stays: it is no text."""
-        self._pool.forget()
+        super().release(session)
+        self.states[session.row, features.SCOPE] = self._pool.scope(session.row)
 
     def propose(self, session: PricedSession, limit: int) -> Draft:
         """One session's draft."""
@@ -276,6 +248,20 @@ class PricedDrafter:
             state[features.A_GAP] = state[features.A_RUN] = state[features.B_RUN] = 0
             state[features.B_GAP] = _UNSET_GAP
             state[features.CHAIN_LENGTH] = 0
+
+    def _begin(self, row: int, tenant: str, predicted: bool) -> PricedSession:
+        state = self.states[row]
+        state[:] = 0
+        state[features.A_NEXT] = state[features.B_NEXT] = -1
+        state[features.B_GAP] = _UNSET_GAP
+        if predicted:
+            # As if a copy of it were to begin: its first token stands behind a barrier.
+            state[features.A_NEXT] = 1
+        state[features.SCOPE] = self._pool.scope(row)
+        state[features.TENANT] = self._statistics_of(tenant)
+        self.credits[row] = 0.0
+        self.owns[row] = 0.0
+        return PricedSession(self, row)
 
     def _bind(self) -> None:
         """Gather what every call of the kernel gets; again whenever one of the arrays is new."""
