@@ -23,12 +23,10 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from copyahead.contracts import Drafter, Query
-from copyahead.drafters import LookupDrafter
-from copyahead.drafters.priced import PricedDrafter
+from copyahead.contracts import Drafter, Load, Query
+from copyahead.drafters.factory import make_drafter
 from copyahead.history.pool import HistoryPool
 from copyahead.kernels import warm_up
-from copyahead.policies import parse_policy
 from copyahead.step_cost import StepCost
 from copyahead.types import NO_DRAFT, Draft
 
@@ -83,10 +81,8 @@ def summary(times: Sequence[int]) -> dict[str, float]:
 
 def drafter_of(policy: str, rows: int, capacity: int) -> Drafter:
     """A drafter over a pool of its own; `priced` at 0.03 steps a row."""
-    pool, choice = HistoryPool(rows, capacity, VOCAB), parse_policy(policy)
-    if choice.priced:
-        return PricedDrafter(pool, StepCost.linear(0.03), knobs=choice.priced)
-    return LookupDrafter(pool, choice)
+    load = Load(step_cost=StepCost.linear(0.03))
+    return make_drafter(policy, HistoryPool(rows, capacity, VOCAB), load)
 
 
 def tokens_of(text: Text) -> Sequence[int]:

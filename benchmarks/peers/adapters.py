@@ -65,22 +65,15 @@ class Copyahead:
         self, policy: str, capacity: int, vocab_size: int, cost: float | None, *, shared: bool
     ) -> None:
         from copyahead.config import SharedOptions
-        from copyahead.drafters import LookupDrafter
-        from copyahead.drafters.priced import PricedDrafter
+        from copyahead.contracts import Load
+        from copyahead.drafters.factory import make_drafter, make_store
         from copyahead.history.pool import HistoryPool
-        from copyahead.loading import make_store
-        from copyahead.policies import parse_policy
         from copyahead.step_cost import StepCost
 
         store = make_store(SharedOptions(shared=shared), vocab_size)
         pool = HistoryPool(1, capacity, vocab_size, store)
-        choice = parse_policy(policy)
-        if choice.priced is not None:
-            self._drafter: Any = PricedDrafter(
-                pool, StepCost.linear(0.03 if cost is None else cost), knobs=choice.priced
-            )
-        else:
-            self._drafter = LookupDrafter(pool, choice)
+        load = Load(step_cost=StepCost.linear(0.03 if cost is None else cost))
+        self._drafter: Any = make_drafter(policy, pool, load)
 
     def start(self, prompt: Tokens) -> None:
         self._session = self._drafter.open(prompt, slot=0)

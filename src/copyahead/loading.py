@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from copyahead.backends.base import Backend, Capabilities
-from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions, ModelOptions, SharedOptions
-from copyahead.contracts import Drafter, Load
+from copyahead.backends.base import Backend
+from copyahead.config import LookupOptions, ModelOptions, SharedOptions
 
 if TYPE_CHECKING:
     from copyahead.engine import Engine
     from copyahead.engine.scheduler import EngineOptions
-    from copyahead.history.store import SharedStore
 
 
 def load(
@@ -52,6 +49,7 @@ def make_engine(
     options: EngineOptions | None = None,
 ) -> Engine:
     """An engine over a loaded backend."""
+    from copyahead.drafters.factory import drafter_factory
     from copyahead.engine import Engine
 
     if not lookup.lookup:
@@ -63,44 +61,3 @@ def make_engine(
         max_draft_tokens=lookup.max_drafts,
         options=options,
     )
-
-
-MAX_SCOPES = 16
-"""Tenants whose text is kept at once in a shared store."""
-
-
-def make_store(options: SharedOptions | None, vocab_size: int) -> SharedStore | None:
-    """The store that `options` ask for."""
-    from copyahead.history.store import SharedStore
-
-    if options is None or not options.shared:
-        return None
-    return SharedStore(MAX_SCOPES, options.shared_tokens, vocab_size)
-
-
-def drafter_factory(
-    backend: Backend, shared: SharedOptions | None = None
-) -> Callable[[str, Load], Drafter]:
-    """Makes the drafter for a policy; all of them share one pool of histories."""
-    from copyahead.drafters.lookup import LookupDrafter
-    from copyahead.drafters.priced import PricedDrafter
-    from copyahead.history.pool import HistoryPool
-    from copyahead.policies import parse_policy
-
-    capabilities: Capabilities = backend.capabilities
-    pool = HistoryPool(
-        capabilities.num_slots,
-        # A request's own text, and as much again that it expects to write.
-        2 * capabilities.context_size + MAX_DRAFT_TOKENS,
-        backend.tokenizer.vocab_size,
-        make_store(shared, backend.tokenizer.vocab_size),
-    )
-
-    def make(policy: str, load: Load) -> Drafter:
-        choice = parse_policy(policy)
-        if choice.priced is not None:
-            ends = sorted(backend.tokenizer.end_tokens)
-            return PricedDrafter(pool, load, knobs=choice.priced, end_tokens=ends)
-        return LookupDrafter(pool, choice, load)
-
-    return make

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from copyahead.config import LookupOptions, SharedOptions
-from copyahead.contracts import Drafter, Query
-from copyahead.drafters import LookupDrafter
+from copyahead.contracts import Drafter, Load, Query
+from copyahead.drafters import factory
 from copyahead.drafters.priced import PricedDrafter
 from copyahead.engine import Request
 from copyahead.errors import ConfigError
@@ -17,7 +17,6 @@ from copyahead.history.pool import HistoryPool
 from copyahead.history.store import SharedStore
 from copyahead.kernels import candidates, features, index
 from copyahead.loading import make_engine
-from copyahead.policies import parse_policy
 from copyahead.stats import CopyLog
 from copyahead.step_cost import StepCost
 from copyahead.testing import FakeBackend, ToyLM
@@ -36,10 +35,7 @@ def passage(seed: int, length: int = 60) -> list[int]:
 
 def make_drafter(policy: str, rows: int = 2, scopes: int = 4, capacity: int = 4096) -> Drafter:
     pool = HistoryPool(rows, 2000, VOCAB, SharedStore(scopes, capacity, VOCAB))
-    choice = parse_policy(policy)
-    if choice.priced:
-        return PricedDrafter(pool, StepCost.linear(0.01), knobs=choice.priced)
-    return LookupDrafter(pool, choice)
+    return factory.make_drafter(policy, pool, Load(step_cost=StepCost.linear(0.01)))
 
 
 def store_of(drafter: Drafter) -> SharedStore:

@@ -15,10 +15,9 @@ from copyahead import kernels
 kernels.warm_up()
 with event.install_recorder("numba:compile") as seen:
     import numpy as np
-    from copyahead.drafters import LookupDrafter
+    from copyahead.contracts import Load
+    from copyahead.drafters.factory import make_drafter
     from copyahead.history.pool import HistoryPool
-    from copyahead.policies import parse_policy
-    from copyahead.drafters.priced import PricedDrafter
     from copyahead.step_cost import StepCost
     {body}
     if seen.buffer:
@@ -27,9 +26,8 @@ print("ok")
 """
 
 PRESET = """
-    choice, pool = parse_policy({policy!r}), HistoryPool(2, 300, 50)
-    priced = PricedDrafter(pool, StepCost.linear(0.03), knobs=choice.priced)
-    drafter = priced if choice.priced else LookupDrafter(pool, choice)
+    load = Load(step_cost=StepCost.linear(0.03))
+    drafter = make_drafter({policy!r}, HistoryPool(2, 300, 50), load)
     text = list(range(20)) * 3
     first = drafter.open(text, slot=0)
     second = drafter.open(np.array(text, dtype=np.int64), slot=1)

@@ -9,6 +9,7 @@ import pytest
 from copyahead.contracts import LengthPolicy, Load, Query
 from copyahead.errors import ConfigError
 from copyahead.policies import describe, parse_policy, policy_names
+from copyahead.policies.registry import PricedKnobs
 
 Round = tuple[int, int, bool]
 """Drafted, accepted, continues."""
@@ -271,10 +272,10 @@ def test_every_default_and_edge_of_every_option_is_accepted_or_excluded() -> Non
 
 def test_priced_is_no_preset() -> None:
     choice = parse_policy("priced:credit=8,threshold=1.5")
-    assert choice.priced is not None
-    assert (choice.priced.credit, choice.priced.threshold) == (8.0, 1.5)
-    assert parse_policy("window").priced is None
-    with pytest.raises(ConfigError, match="take PricedDrafter"):
+    assert choice.knobs == PricedKnobs(credit=8.0, threshold=1.5)
+    assert not choice.is_preset
+    assert parse_policy("window").is_preset
+    with pytest.raises(ConfigError, match="is no preset: take"):
         choice(Load())
 
 

@@ -8,7 +8,7 @@ seen, so tenants never share them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from struct import Struct
 from typing import cast
@@ -113,7 +113,7 @@ class PricedDrafter(PooledDrafter[PricedSession]):
         cost: StepCost | Load,
         *,
         knobs: PricedKnobs | None = None,
-        end_tokens: Sequence[Token] = (),
+        end_tokens: Collection[Token] = (),
         prior: npt.NDArray[np.float64] | None = None,
     ) -> None:
         """`cost`: T(n), or the load whose `step_cost` is read at every round.

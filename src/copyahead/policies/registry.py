@@ -38,22 +38,27 @@ class PricedKnobs(Knobs):
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy with its options settled. Called once a request, it makes that request's state."""
+    """A policy with its options settled; `drafters.factory` has the drafter for it."""
 
     name: str
     knobs: Knobs
 
+    @property
+    def is_preset(self) -> bool:
+        """Whether it is a length policy: it knows no step cost, and no request but its own.
+
+        Any other policy has a drafter of its own.
+        """
+        return _POLICIES[self.name].make is not None
+
     def __call__(self, load: Load) -> LengthPolicy:
-        """A fresh state machine that watches `load`. `priced` has none: see `priced`."""
+        """A preset's state for one request, which watches `load`."""
         make = _POLICIES[self.name].make
         if make is None:
-            raise ConfigError(f"policy {self.name} opens sessions of its own: take PricedDrafter")
+            raise ConfigError(
+                f"policy {self.name} is no preset: take drafters.factory.make_drafter"
+            )
         return make(self.knobs, load)
-
-    @property
-    def priced(self) -> PricedKnobs | None:
-        """The options of `priced`, for a `policies.priced.PricedDrafter`; None for a preset."""
-        return self.knobs if isinstance(self.knobs, PricedKnobs) else None
 
     def __str__(self) -> str:
         changed = [
@@ -78,6 +83,7 @@ class _Entry:
     about: str
     knobs: type[Knobs]
     make: Callable[[Any, Load], LengthPolicy] | None
+    """Makes a request's length policy; None for a policy with a drafter of its own."""
 
 
 _POLICIES: dict[str, _Entry] = {

@@ -97,7 +97,7 @@ def is_priced(policy: str) -> bool:
     """Whether a policy's drafts depend on the step cost, and it learns over requests."""
     from copyahead.policies import parse_policy
 
-    return policy != LIMIT and parse_policy(policy).priced is not None
+    return policy != LIMIT and not parse_policy(policy).is_preset
 
 
 def run_all(
@@ -157,22 +157,14 @@ def _do(
 
 def drafter_maker(run: Run, corpus: Corpus) -> Callable[[int], Drafter]:
     """Makes the run's drafter over one row of a given capacity."""
-    from copyahead.drafters.lookup import LookupDrafter
-    from copyahead.drafters.priced import PricedDrafter
+    from copyahead.drafters.factory import make_drafter, make_store
     from copyahead.history.pool import HistoryPool
-    from copyahead.loading import make_store
-    from copyahead.policies import parse_policy
-
-    choice = parse_policy(run.policy)
 
     def make(capacity: int) -> Drafter:
         store = make_store(run.shared, corpus.vocab_size)
         pool = HistoryPool(1, capacity, corpus.vocab_size, store)
-        if choice.priced is None:
-            return LookupDrafter(pool, choice, Load())
-        assert run.cost is not None
-        ends = corpus.end_tokens
-        return PricedDrafter(pool, run.cost.curve, knobs=choice.priced, end_tokens=ends)
+        load = Load(step_cost=run.cost.curve) if run.cost is not None else Load()
+        return make_drafter(run.policy, pool, load, corpus.end_tokens)
 
     return make
 
