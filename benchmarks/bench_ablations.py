@@ -28,8 +28,8 @@ PACKAGE = Path(copyahead.__file__).parent
 PRICED, VOTING = "kernels/priced.py", "kernels/voting.py"
 CANDIDATES = "kernels/candidates.py"
 PRICING = "kernels/pricing.py"
-POLICY = "policies/priced.py"
-PRIOR = "policies/prior.py"
+POLICY = "drafters/priced.py"
+PRIOR = "drafters/prior.py"
 PRESETS = ("hysteresis", "window", "single", "adaptive_k")
 
 Change = tuple[str, str, str]
@@ -44,7 +44,7 @@ ONE_PLACE = """        for c in range(voters):
 
 ABLATIONS: dict[str, tuple[Change, ...]] = {
     "all of it": (),
-    "online learning off": ((PRICED, "learn(chain, chances[k], emitted[k], learned)", "pass"),),
+    "online learning off": ((PRICED, "learn(node, scores[k], emitted[k], learned)", "pass"),),
     "token statistics off": ((VOTING, "0] += error * step", "0] += 0.0 * error * step"),),
     "1-token key off": (
         (
@@ -80,7 +80,7 @@ ABLATIONS: dict[str, tuple[Change, ...]] = {
         ),
     ),
     "shadow feedback off": (
-        (PRICED, "foretold and k < state[CHAIN_LENGTH]", "foretold and k < num_draft_tokens"),
+        (PRICED, "foretold and k < state[PATH_LENGTH]", "foretold and k < num_draft_tokens"),
     ),
     "break odds off": ((PRICED, "chance /= chance + odds * (1.0 - chance)", "chance /= 1.0"),),
     "own rate off": ((PRICING, " / (OWN_RATE_PRIOR + own[OWN_COST])\n", "\n    rate = tenants\n"),),

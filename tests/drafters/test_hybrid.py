@@ -1,4 +1,4 @@
-"""A copy beside another drafter's chain: who takes the block, and who learns from it."""
+"""A copy beside another drafter's draft: who takes the block, and who learns from it."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ def copied(*tokens: int, match: int = 5) -> Draft:
     return Draft(tokens, Source.PROMPT, match, (), 0)
 
 
-def chained(*tokens: int) -> Draft:
+def drafted(*tokens: int) -> Draft:
     return Draft(tokens, Source.MODEL, survivals=(0.5,) * len(tokens))
 
 
 @pytest.mark.parametrize(
-    ("copy", "chain", "takes"),
+    ("copy", "other", "takes"),
     [
-        (copied(1, 2, match=8), chained(3, 4), True),
-        (copied(1, 2, match=7), chained(3, 4), False),
-        (copied(1, 2, 3, match=2), chained(1, 2, 9), True),
-        (copied(1, 2, 3, match=7), chained(1, 3), False),
-        (copied(1, 2, 3, match=7), chained(1), False),
-        (copied(1, match=7), chained(1, 2), False),
-        (copied(1, match=8), chained(1, 2), True),
+        (copied(1, 2, match=8), drafted(3, 4), True),
+        (copied(1, 2, match=7), drafted(3, 4), False),
+        (copied(1, 2, 3, match=2), drafted(1, 2, 9), True),
+        (copied(1, 2, 3, match=7), drafted(1, 3), False),
+        (copied(1, 2, 3, match=7), drafted(1), False),
+        (copied(1, match=7), drafted(1, 2), False),
+        (copied(1, match=8), drafted(1, 2), True),
         (copied(1, 2, match=7), NO_DRAFT, False),
         (copied(1, 2, match=8), NO_DRAFT, True),
-        (NO_DRAFT, chained(1, 2), False),
+        (NO_DRAFT, drafted(1, 2), False),
     ],
 )
-def test_agree(copy: Draft, chain: Draft, takes: bool) -> None:
-    assert agree(copy, chain) is (copy if takes else chain)
+def test_agree(copy: Draft, other: Draft, takes: bool) -> None:
+    assert agree(copy, other) is (copy if takes else other)
 
 
 @pytest.mark.parametrize(
-    ("copy", "chain", "takes"),
+    ("copy", "other", "takes"),
     [
-        (copied(1, 2), chained(3, 4), True),
-        (copied(1, 2), chained(3), True),
-        (copied(1), chained(3, 4), False),
+        (copied(1, 2), drafted(3, 4), True),
+        (copied(1, 2), drafted(3), True),
+        (copied(1), drafted(3, 4), False),
         (copied(1), NO_DRAFT, True),
-        (NO_DRAFT, chained(1), False),
+        (NO_DRAFT, drafted(1), False),
     ],
 )
-def test_replace(copy: Draft, chain: Draft, takes: bool) -> None:
-    assert replace(copy, chain) is (copy if takes else chain)
+def test_replace(copy: Draft, other: Draft, takes: bool) -> None:
+    assert replace(copy, other) is (copy if takes else other)
     assert replace(NO_DRAFT, NO_DRAFT) == NO_DRAFT
 
 
-class Chain:
-    """Another drafter: a fixed chain, and a record of its rounds."""
+class FixedDrafter:
+    """Another drafter: a fixed draft, and a record of its rounds."""
 
     def __init__(self, *tokens: int) -> None:
-        self.draft = chained(*tokens) if tokens else NO_DRAFT
+        self.draft = drafted(*tokens) if tokens else NO_DRAFT
         self.told: list[tuple[tuple[int, ...], list[int]]] = []
         self.length = -1
         self.closed = 0
@@ -72,7 +72,7 @@ class Chain:
         slot: int,
         tenant: str = "",
         prediction: Sequence[Token] = (),
-    ) -> Chain:
+    ) -> FixedDrafter:
         return self
 
     def propose(self, limit: int) -> Draft:
@@ -95,7 +95,7 @@ class Chain:
 
 
 def hybrid(
-    chain: Chain,
+    other: FixedDrafter,
     rule: Rule,
     policy: str,
     prompt: list[int],
@@ -104,7 +104,7 @@ def hybrid(
     load: Load | None = None,
 ) -> tuple[HybridSession, HistoryPool]:
     pool = HistoryPool(1, 500, 100)
-    drafter = HybridDrafter(LookupDrafter(pool, parse_policy(policy), load), chain, rule)
+    drafter = HybridDrafter(LookupDrafter(pool, parse_policy(policy), load), other, rule)
     return drafter.open(prompt, slot=0, grammar=grammar), pool
 
 
@@ -112,83 +112,83 @@ REPEAT = list(range(20)) * 2
 
 
 def test_a_verified_copy_is_a_plain_round_for_the_other_drafter() -> None:
-    chain = Chain(50, 51)
-    session, pool = hybrid(chain, "agree", "hysteresis", REPEAT)
+    other = FixedDrafter(50, 51)
+    session, pool = hybrid(other, "agree", "hysteresis", REPEAT)
     draft = session.propose(4)
     assert draft.tokens == (0, 1, 2, 3)
     session.settle(draft, [0, 1, 9])
-    assert chain.told == [((), [0, 1, 9])]
+    assert other.told == [((), [0, 1, 9])]
     assert pool.tokens(0)[-3:] == [0, 1, 9]
 
 
-def test_a_verified_chain_is_a_plain_round_for_the_copies() -> None:
-    chain = Chain(50, 51)
-    session, pool = hybrid(chain, "agree", "hysteresis:min_match_after_empty=64", [1, 2, 3])
+def test_a_verified_draft_is_a_plain_round_for_the_copies() -> None:
+    other = FixedDrafter(50, 51)
+    session, pool = hybrid(other, "agree", "hysteresis:min_match_after_empty=64", [1, 2, 3])
     for _ in range(3):
         draft = session.propose(8)
         assert draft.source is Source.MODEL
         session.settle(draft, [60])
-    assert chain.told == [((50, 51), [60])] * 3
-    # Three rejected chains are no empty rounds of the copies: their gate has not narrowed.
+    assert other.told == [((50, 51), [60])] * 3
+    # Three rejected drafts are no empty rounds of the copies: their gate has not narrowed.
     session.settle(NO_DRAFT, REPEAT)
     assert session.propose(3).tokens == (0, 1, 2)
     assert pool.length(0) == 46
 
 
 def test_a_miss_of_the_lookup_does_not_cool_the_other_drafter() -> None:
-    chain = Chain(50, 51)
-    session, _ = hybrid(chain, "replace", "window", [1, 2, 3])
+    other = FixedDrafter(50, 51)
+    session, _ = hybrid(other, "replace", "window", [1, 2, 3])
     for token in range(10, 30):
-        assert session.propose(8) == chain.draft
+        assert session.propose(8) == other.draft
         session.settle(NO_DRAFT, [token])
-    assert session.propose(8) == chain.draft
+    assert session.propose(8) == other.draft
 
 
-def test_the_window_is_not_asked_for_less_than_the_chain() -> None:
-    session, _ = hybrid(Chain(50, 51, 52, 53), "replace", "window", REPEAT)
+def test_the_window_is_not_asked_for_less_than_the_other_draft() -> None:
+    session, _ = hybrid(FixedDrafter(50, 51, 52, 53), "replace", "window", REPEAT)
     assert session.propose(8).tokens == (0, 1, 2, 3)
 
 
-def test_a_copy_cut_below_the_chain_does_not_replace_it() -> None:
-    chain = Chain(50, 51, 52, 53, 54)
-    session, _ = hybrid(chain, "replace", "window", REPEAT)
-    assert session.propose(8) == chain.draft
+def test_a_copy_cut_below_the_other_draft_does_not_replace_it() -> None:
+    other = FixedDrafter(50, 51, 52, 53, 54)
+    session, _ = hybrid(other, "replace", "window", REPEAT)
+    assert session.propose(8) == other.draft
 
 
-def test_in_a_batch_a_chain_above_three_is_never_replaced() -> None:
+def test_in_a_batch_a_draft_above_three_is_never_replaced() -> None:
     load = Load(active_requests=2)
-    chain = Chain(50, 51, 52, 53)
-    session, _ = hybrid(chain, "replace", "window", REPEAT, load=load)
-    assert session.propose(8) == chain.draft
-    session, _ = hybrid(Chain(50, 51, 52), "replace", "window", REPEAT, load=load)
+    other = FixedDrafter(50, 51, 52, 53)
+    session, _ = hybrid(other, "replace", "window", REPEAT, load=load)
+    assert session.propose(8) == other.draft
+    session, _ = hybrid(FixedDrafter(50, 51, 52), "replace", "window", REPEAT, load=load)
     assert session.propose(8).tokens == (0, 1, 2)
 
 
 def test_no_copy_under_a_grammar() -> None:
-    chain = Chain(50)
-    session, _ = hybrid(chain, "replace", "window", REPEAT, grammar=True)
-    assert session.propose(8) == chain.draft
+    other = FixedDrafter(50)
+    session, _ = hybrid(other, "replace", "window", REPEAT, grammar=True)
+    assert session.propose(8) == other.draft
 
 
 def test_a_limit_of_zero_drafts_nothing() -> None:
-    session, _ = hybrid(Chain(50), "agree", "hysteresis", REPEAT)
+    session, _ = hybrid(FixedDrafter(50), "agree", "hysteresis", REPEAT)
     assert session.propose(0) == NO_DRAFT
 
 
 def test_truncate_and_close_reach_both() -> None:
-    chain = Chain()
-    session, pool = hybrid(chain, "agree", "hysteresis", REPEAT)
+    other = FixedDrafter()
+    session, pool = hybrid(other, "agree", "hysteresis", REPEAT)
     session.truncate(5)
-    assert (pool.length(0), chain.length) == (5, 5)
+    assert (pool.length(0), other.length) == (5, 5)
     session.close()
-    assert chain.closed == 1
+    assert other.closed == 1
 
 
 def test_a_batch_is_the_sessions_one_by_one() -> None:
-    chain = Chain(50, 51, 52)
+    other = FixedDrafter(50, 51, 52)
     pool = HistoryPool(2, 500, 100)
     copies = LookupDrafter(pool, parse_policy("window"))
-    drafter = HybridDrafter(copies, chain, "replace")
+    drafter = HybridDrafter(copies, other, "replace")
     sessions = [drafter.open(REPEAT, slot=0), drafter.open([1, 2], slot=1)]
     drafts = drafter.propose_batch(sessions, [8, 8])
     assert drafts == [session.propose(8) for session in sessions]

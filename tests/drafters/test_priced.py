@@ -191,7 +191,7 @@ def test_dear_rows_do_not_hold_back_a_copy_that_never_breaks() -> None:
     text = words(400)
     session, drafter = session_on([*text, 5, 6, 7], cost=DEAR)
     assert speed(follow(session, text), 400, DEAR) >= 0.9 * DEAR.limit()
-    rate = pricing.running_rate(drafter.models[0], drafter.owns[0], drafter.prices)
+    rate = pricing.running_rate(drafter.models[0], drafter.request_rates[0], drafter.prices)
     assert 1 < rate <= DEAR.limit()
 
 
@@ -199,7 +199,7 @@ def test_a_rate_from_cheaper_times_is_no_higher_than_this_machine_can_go() -> No
     session, drafter = session_on([])
     follow(session, [7] * 2000)
     session.close()
-    model, own = drafter.models[0], drafter.owns[0]
+    model, own = drafter.models[0], drafter.request_rates[0]
     assert pricing.running_rate(model, own, drafter.prices) > 3
     drafter.step_cost = DEAR
     assert pricing.running_rate(model, own, drafter.prices) == pytest.approx(DEAR.limit(65))
@@ -239,7 +239,7 @@ def test_the_end_of_an_answer_is_drafted_though_it_does_not_reach_the_running_ra
     text = words(300)
     session, drafter = session_on([*text, 5], cost=cost)
     follow(session, text[:200])
-    rate = pricing.running_rate(drafter.models[0], drafter.owns[0], drafter.prices)
+    rate = pricing.running_rate(drafter.models[0], drafter.request_rates[0], drafter.prices)
     assert rate * (cost(1 + limit) - 1) > limit > cost(1 + limit) - 1
     assert len(session.propose(limit)) == limit
     assert len(session.propose(64)) > limit
@@ -363,7 +363,7 @@ def test_a_shortened_draft_is_still_learnt_from_and_followed() -> None:
     before = drafter.models.copy()
     session.settle(draft.first(1), text[50:52])
     state = drafter.states[0]
-    # Two tokens were copied: the accepted one, and the bonus, which the chain foretold.
+    # Two tokens were copied: the accepted one, and the bonus, which the path foretold.
     assert (state[features.A_RUN], state[features.A_GAP]) == (2, 0)
     assert state[features.A_NEXT] == 52
     assert not np.array_equal(before, drafter.models)

@@ -251,12 +251,12 @@ def test_a_document_longer_than_the_ring_keeps_its_end() -> None:
 def test_a_scope_in_use_is_never_given_away() -> None:
     store = SharedStore(2, 256, VOCAB)
     one, two = store.enter("one"), store.enter("two")
-    nobodys = store.enter("three")
-    assert len({one, two, nobodys}) == 3
+    empty_scope = store.enter("three")
+    assert len({one, two, empty_scope}) == 3
     store.add("three", np.array(passage(1, 40), dtype=np.int32))
-    assert store.ends[nobodys] == 0
+    assert store.ends[empty_scope] == 0
     store.add("one", np.array(passage(2, 40), dtype=np.int32))
-    store.leave(nobodys)
+    store.leave(empty_scope)
     store.leave(one)
     assert store.enter("three") == one
     assert store.ends[one] == 0

@@ -142,14 +142,14 @@ def test_window_under_load(active: int, longest: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("active", "limit", "chain", "longest"),
+    ("active", "limit", "at_least", "longest"),
     [(1, 64, 5, 5), (1, 64, 1, 2), (1, 4, 5, None), (2, 64, 3, 3), (2, 64, 4, None)],
 )
-def test_window_is_not_asked_for_less_than_a_chain(
-    active: int, limit: int, chain: int, longest: int | None
+def test_window_is_not_asked_for_less_than_another_draft(
+    active: int, limit: int, at_least: int, longest: int | None
 ) -> None:
     machine = policy("window", Load(active_requests=active))
-    query = machine.query(limit, chain)  # type: ignore[call-arg]
+    query = machine.query(limit, at_least)  # type: ignore[call-arg]
     assert (query.max_tokens if query else None) == longest
 
 

@@ -1,8 +1,8 @@
-"""A copy beside another drafter's chain: which of the two is verified this round.
+"""A copy beside another drafter's draft: which of the two is verified this round.
 
 Two rules. `agree`: a long match takes the block, a shorter one only where both propose the same
-first two tokens. `replace`: a copy takes the block if it is at least as long as the chain, and
-never in a request under a grammar.
+first two tokens. `replace`: a copy takes the block if it is at least as long as the other
+draft, and never in a request under a grammar.
 
 Each side learns from its own drafts only. A round that verified the copy is a plain round for
 the other drafter, as if none of its own drafts had been accepted; a copy that was not found or
@@ -28,24 +28,24 @@ _COPIED = frozenset({Source.PROMPT, Source.OUTPUT, Source.PREDICTION, Source.SHA
 
 
 class FloorPolicy(LengthPolicy, Protocol):
-    """A length policy that can be asked for no less than another drafter's chain."""
+    """A length policy that can be asked for no less than another drafter's draft."""
 
     def query(self, limit: int, at_least: int = 0) -> Query | None:
         """As `LengthPolicy.query`; None where `at_least` tokens cannot be asked for."""
         ...
 
 
-def agree(copy: Draft, chain: Draft, takes_block_at: int = TAKES_BLOCK_AT) -> Draft:
+def agree(copy: Draft, draft: Draft, takes_block_at: int = TAKES_BLOCK_AT) -> Draft:
     """The copy if its match is long enough, or if both have the same first two tokens."""
     if copy.tokens and copy.match_length >= takes_block_at:
         return copy
-    agreed = len(chain) >= 2 and copy.tokens[:2] == chain.tokens[:2]
-    return copy if agreed else chain
+    agreed = len(draft) >= 2 and copy.tokens[:2] == draft.tokens[:2]
+    return copy if agreed else draft
 
 
-def replace(copy: Draft, chain: Draft) -> Draft:
-    """The copy if it is at least as long as the chain."""
-    return copy if copy.tokens and len(copy) >= len(chain) else chain
+def replace(copy: Draft, draft: Draft) -> Draft:
+    """The copy if it is at least as long as the other draft."""
+    return copy if copy.tokens and len(copy) >= len(draft) else draft
 
 
 class HybridSession:
@@ -71,16 +71,16 @@ class HybridSession:
         """See `contracts.DraftSession.propose`."""
         return self.choose(self._other.propose(limit), limit)
 
-    def choose(self, chain: Draft, limit: int) -> Draft:
-        """What is verified when the other drafter proposes `chain`."""
+    def choose(self, draft: Draft, limit: int) -> Draft:
+        """What is verified when the other drafter proposes `draft`."""
         if limit <= 0:
             return NO_DRAFT
         if self._rule == "agree":
-            return agree(self._copies.propose(limit), chain, self._takes_block_at)
+            return agree(self._copies.propose(limit), draft, self._takes_block_at)
         if self._grammar:
-            return chain
+            return draft
         policy = cast(FloorPolicy, self._copies.policy)
-        return replace(self._copies.look_up(policy.query(limit, len(chain))), chain)
+        return replace(self._copies.look_up(policy.query(limit, len(draft))), draft)
 
     def settle(self, draft: Draft, emitted: Sequence[Token]) -> None:
         """See `contracts.DraftSession.settle`."""
@@ -150,10 +150,10 @@ class HybridDrafter:
         self._other.forget()
 
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
-        """See `contracts.Drafter.propose_batch`: the other drafter's chains in one call."""
+        """See `contracts.Drafter.propose_batch`: the other drafter's drafts in one call."""
         pairs = cast("Sequence[HybridSession]", sessions)
-        chains = self._other.propose_batch([pair.other for pair in pairs], limits)
+        drafts = self._other.propose_batch([pair.other for pair in pairs], limits)
         return [
-            pair.choose(chain, limit)
-            for pair, chain, limit in zip(pairs, chains, limits, strict=True)
+            pair.choose(draft, limit)
+            for pair, draft, limit in zip(pairs, drafts, limits, strict=True)
         ]

@@ -139,7 +139,7 @@ class PricedDrafter(PooledDrafter[PricedSession]):
             (0, features.NUM_TABLES, 1 << features.TABLE_BITS, 2), dtype=np.float32
         )
         self._requests = kernel.new_requests(rows)
-        self.states, self.credits, self.owns, *_ = self._requests
+        self.states, self.credits, self.request_rates, *_ = self._requests
         self._scratch = new_scratch()
         self._drafts = kernel.new_drafts(rows)
         # What one session alone asks and gets, and the bytes behind it.
@@ -247,7 +247,7 @@ class PricedDrafter(PooledDrafter[PricedSession]):
             state[features.A_NEXT] = state[features.B_NEXT] = -1
             state[features.A_GAP] = state[features.A_RUN] = state[features.B_RUN] = 0
             state[features.B_GAP] = _UNSET_GAP
-            state[features.CHAIN_LENGTH] = 0
+            state[features.PATH_LENGTH] = 0
 
     def _begin(self, row: int, tenant: str, predicted: bool) -> PricedSession:
         state = self.states[row]
@@ -260,7 +260,7 @@ class PricedDrafter(PooledDrafter[PricedSession]):
         state[features.SCOPE] = self._pool.scope(row)
         state[features.TENANT] = self._statistics_of(tenant)
         self.credits[row] = 0.0
-        self.owns[row] = 0.0
+        self.request_rates[row] = 0.0
         return PricedSession(self, row)
 
     def _bind(self) -> None:

@@ -146,9 +146,9 @@ class HistoryPool:
         return max(0, kept - start)
 
     def scope(self, row: int) -> int:
-        """Which scope of the store the row's request may copy from; without one, nobody's."""
+        """Which scope of the store the row's request may copy from; without one, the empty one."""
         scope = self._scopes[row]
-        return self.shared.nobodys if scope is None else scope
+        return self.shared.empty_scope if scope is None else scope
 
     def forget(self) -> None:
         """Empty all rows and the store. No request may be in a row."""

@@ -77,7 +77,7 @@ class SharedStore:
         self.cells = untouched((num_scopes + 1, capacity, index.NUM_COLUMNS))
         self.heads = untouched((num_scopes + 1, index.NUM_CHAINS, slots))
         self.ends = np.zeros(num_scopes + 1, dtype=np.int64)
-        self.nobodys = num_scopes
+        self.empty_scope = num_scopes
         """The number of the scope that is always empty."""
         self._scopes = [_Scope() for _ in range(num_scopes)]
         # By name, the one used last at the end.
@@ -89,19 +89,19 @@ class SharedStore:
         return 0 if number is None else self._scopes[number].filled
 
     def enter(self, name: str) -> int:
-        """The scope's number, to be left again; `nobodys` where all are in use by others."""
+        """The scope's number, to be left again; `empty_scope` where all are in use by others."""
         number = self._numbers.pop(name, None)
         if number is None:
             number = self._place_for_another()
             if number is None:
-                return self.nobodys
+                return self.empty_scope
         self._numbers[name] = number
         self._scopes[number].users += 1
         return number
 
     def leave(self, number: int) -> None:
         """Undo one `enter`; the text stays."""
-        if number != self.nobodys:
+        if number != self.empty_scope:
             self._scopes[number].users -= 1
 
     def add(self, name: str, tokens: Text) -> None:
@@ -113,7 +113,7 @@ class SharedStore:
         if len(tokens) < MIN_DOCUMENT:
             return
         number = self.enter(name)
-        if number != self.nobodys:
+        if number != self.empty_scope:
             scope = self._scopes[number]
             known = self._known_length(scope, tokens)
             part = tokens[max(known - CONTEXT, 0) :] if known < len(tokens) else tokens[:0]
@@ -178,7 +178,7 @@ class SharedStore:
 class NoStore:
     """Stands for a store where nothing is shared: empty arrays that kernels can be given."""
 
-    nobodys = 0
+    empty_scope = 0
 
     def __init__(self) -> None:
         self.cells = np.zeros((1, 1, index.NUM_COLUMNS), dtype=np.int32)

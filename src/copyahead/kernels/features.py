@@ -24,8 +24,8 @@ Tables = npt.NDArray[np.float32]
 # Anchors of one request: the next source index, tokens emitted since the copy broke (0 while it
 # runs), and tokens copied in a row. A next source index of -1: not set.
 A_NEXT, A_GAP, A_RUN, B_NEXT, B_GAP, B_RUN = 0, 1, 2, 3, 4, 5
-# Beside them: tokens in the chain, the scope of the shared store, the tenant's statistics.
-CHAIN_LENGTH, SCOPE, TENANT = 6, 7, 8
+# Beside them: tokens in the path, the scope of the shared store, the tenant's statistics.
+PATH_LENGTH, SCOPE, TENANT = 6, 7, 8
 NUM_STATE = 9
 ANCHOR_MAX_GAP = 64
 NEAR = 16

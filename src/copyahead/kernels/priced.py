@@ -3,7 +3,7 @@
 One round, for one row: `draft_row` gathers candidates, lets them vote on the next token, follows
 those that agree, and so on; each token has a calibrated probability, and the number of tokens
 sent is the one that maximises expected tokens against their price. What was computed stays in
-the row's *chain*, one token longer than what is sent, so that `settle` can score what would have
+the row's *path*, one token longer than what is sent, so that `settle` can score what would have
 been drafted even in a round that drafted nothing.
 
 docs/policies.md has the method, the meaning of every table, and the proof of the credit bound.
@@ -35,8 +35,8 @@ from copyahead.kernels.compiled import (
 from copyahead.kernels.features import (
     A_GAP,
     A_RUN,
-    CHAIN_LENGTH,
     NUM_STATE,
+    PATH_LENGTH,
     SCOPE,
     TENANT,
     Floats,
@@ -71,15 +71,15 @@ from copyahead.kernels.pricing import (
     running_rate,
 )
 from copyahead.kernels.voting import (
-    CHAIN_FLOATS,
-    CHAIN_INTS,
-    CHAIN_POSITIONS,
     CHOSEN,
     FIRST_PROBABILITY,
     FIRST_SCORED,
     FROM,
     FROM_MATCH,
     LEARNED,
+    NODE_FLOATS,
+    NODE_INTS,
+    NUM_NODES,
     SCORED_SIZE,
     SCRATCH,
     SURVIVAL,
@@ -98,13 +98,13 @@ SELF_EXTENSION_MATCH = 32
 
 
 class Requests(NamedTuple):
-    """What is kept of the requests, one row each: anchors, money, and the chain of the round."""
+    """What is kept of the requests, one row each: anchors, money, and the path of the round."""
 
     states: Longs
     credits: Floats
-    owns: Floats
-    chains: Ints
-    chances: Floats
+    request_rates: Floats
+    paths: Ints
+    path_scores: Floats
 
 
 class Request(NamedTuple):
@@ -112,9 +112,9 @@ class Request(NamedTuple):
 
     state: Longs
     credit: float
-    own: Floats
-    chain: Ints
-    chances: Floats
+    request_rate: Floats
+    path: Ints
+    path_scores: Floats
 
 
 class Tenants(NamedTuple):
@@ -149,8 +149,8 @@ def new_requests(rows: int) -> Requests:
         np.zeros((rows, NUM_STATE), dtype=np.int64),
         np.zeros(rows),
         np.zeros((rows, NUM_OWN)),
-        np.zeros((rows, CHAIN_POSITIONS, CHAIN_INTS), dtype=np.int32),
-        np.zeros((rows, CHAIN_POSITIONS, CHAIN_FLOATS)),
+        np.zeros((rows, NUM_NODES, NODE_INTS), dtype=np.int32),
+        np.zeros((rows, NUM_NODES, NODE_FLOATS)),
     )
 
 
@@ -182,31 +182,32 @@ def draft_row(
     ends: Ints,
     scratch: Scratch,
 ) -> Any:
-    """Fill the chain of one row; returns how many of its tokens to send, at most `limit`.
+    """Fill the path of one row; returns how many of its tokens to send, at most `limit`.
 
-    The chain does not depend on the limit: so neither does what is learnt. Drafted tokens are
+    The path does not depend on the limit: so neither does what is learnt. Drafted tokens are
     written behind the history for the time of the call, so that a copy can go on in them.
     """
-    state, chain, chances, length = request.state, request.chain, request.chances, view.length
+    state, path, scores, length = request.state, request.path, request.path_scores, view.length
     candidates, trial = scratch.candidates, scratch.ints[TRIAL]
     for k in range(NUM_STATE):
         trial[k] = state[k]
     proven = state[A_GAP] == 0 and state[A_RUN] >= PROVEN_RUN
     cap = min(int(prices[MAX_DRAFT]), MAX_COPY if proven else UNPROVEN_MAX_DRAFT)
-    rate, odds = running_rate(learned.model, request.own, prices), break_odds(learned.model)
+    rate = running_rate(learned.model, request.request_rate, prices)
+    odds = break_odds(learned.model)
     survival, worth, best, count, position = 1.0, 0.0, 0.0, 0, 0
     saved, most_saved, limited = 0.0, 0.0, 0
     voters = gather(view, trial, candidates)
-    while vote(view, learned, trial, voters, position, scratch, chain[position], chances[position]):
-        at = FIRST_SCORED + SCORED_SIZE * chain[position, CHOSEN]
-        token, source = chain[position, at + TOKEN], chain[position, at + FROM]
-        if length <= source < SHARED and chain[position, at + FROM_MATCH] < SELF_EXTENSION_MATCH:
+    while vote(view, learned, trial, voters, position, scratch, path[position], scores[position]):
+        at = FIRST_SCORED + SCORED_SIZE * path[position, CHOSEN]
+        token, source = path[position, at + TOKEN], path[position, at + FROM]
+        if length <= source < SHARED and path[position, at + FROM_MATCH] < SELF_EXTENSION_MATCH:
             break
-        chance = chances[position, FIRST_PROBABILITY + 2 * chain[position, CHOSEN]]
+        chance = scores[position, FIRST_PROBABILITY + 2 * path[position, CHOSEN]]
         if goes_on(trial, source):
             chance /= chance + odds * (1.0 - chance)
         survival *= chance
-        chances[position, SURVIVAL] = survival
+        scores[position, SURVIVAL] = survival
         position += 1
         if position > cap:
             break
@@ -226,7 +227,7 @@ def draft_row(
         hit(trial, source)
         view.cells[length + position - 1, 0] = token
         voters = keep_agreeing(view, candidates, voters, token)
-    state[CHAIN_LENGTH] = position
+    state[PATH_LENGTH] = position
     return affordable(count if count <= limit else limited, request.credit, prices)
 
 
@@ -236,9 +237,9 @@ def request_of(requests: Requests, row: int) -> Any:
     return Request(
         requests.states[row],
         requests.credits[row],
-        requests.owns[row],
-        requests.chains[row],
-        requests.chances[row],
+        requests.request_rates[row],
+        requests.paths[row],
+        requests.path_scores[row],
     )
 
 
@@ -266,7 +267,7 @@ def propose(
     for q in range(len(rounds)):
         row = wide(rounds[q, 0])
         request = request_of(requests, row)
-        chain, chances = request.chain, request.chances
+        path, scores = request.path, request.path_scores
         count = draft_row(
             view_of(pool, row, request.state[SCOPE]),
             max(wide(rounds[q, 1]), 0),
@@ -279,15 +280,15 @@ def propose(
         rounds[q, 2] = count
         rounds[q, 5] = 0
         for k in range(count):
-            at = FIRST_SCORED + SCORED_SIZE * chain[k, CHOSEN]
-            drafts.tokens[total + k] = chain[k, at + TOKEN]
-            drafts.survivals[total + k] = chances[k, SURVIVAL]
-            if chain[k, at + FROM] >= SHARED:
+            at = FIRST_SCORED + SCORED_SIZE * path[k, CHOSEN]
+            drafts.tokens[total + k] = path[k, at + TOKEN]
+            drafts.survivals[total + k] = scores[k, SURVIVAL]
+            if path[k, at + FROM] >= SHARED:
                 rounds[q, 5] = 1
         if count > 0:
-            first = FIRST_SCORED + SCORED_SIZE * chain[0, CHOSEN]
-            rounds[q, 3] = chain[0, first + FROM]
-            rounds[q, 4] = chain[0, first + FROM_MATCH]
+            first = FIRST_SCORED + SCORED_SIZE * path[0, CHOSEN]
+            rounds[q, 3] = path[0, first + FROM]
+            rounds[q, 4] = path[0, first + FROM_MATCH]
         total += count
     return total
 
@@ -303,29 +304,29 @@ def settle(
     tenants: Tenants,
     prices: Floats,
 ) -> None:
-    """Close a round: learn from the chain, move the anchors, charge the credit, extend the row."""
+    """Close a round: learn from the path, move the anchors, charge the credit, extend the row."""
     request = request_of(requests, row)
-    state, chains, chances = request.state, request.chain, request.chances
+    state, path, scores = request.state, request.path, request.path_scores
     learned = learned_of(tenants, state[TENANT])
     # Tokens that no round of this session accounts for came one a step.
     unaccounted = max(len(emitted) - 1 - num_draft_tokens, 0)
     cost = prices[1 + num_draft_tokens] + unaccounted
-    note_round(learned.model, request.own, len(emitted) - unaccounted, cost - unaccounted)
+    note_round(learned.model, request.request_rate, len(emitted) - unaccounted, cost - unaccounted)
     requests.credits[row] = charge(request.credit, len(emitted), cost, prices)
     foretold = True
     for k in range(len(emitted)):
-        foretold = foretold and k < state[CHAIN_LENGTH]
+        foretold = foretold and k < state[PATH_LENGTH]
         if foretold:
-            chain = chains[k]
-            learn(chain, chances[k], emitted[k], learned)
-            at = FIRST_SCORED + SCORED_SIZE * chain[CHOSEN]
-            foretold = chain[at + TOKEN] == emitted[k]
-            if goes_on(state, chain[at + FROM]):
-                chance = chances[k, FIRST_PROBABILITY + 2 * chain[CHOSEN]]
+            node = path[k]
+            learn(node, scores[k], emitted[k], learned)
+            at = FIRST_SCORED + SCORED_SIZE * node[CHOSEN]
+            foretold = node[at + TOKEN] == emitted[k]
+            if goes_on(state, node[at + FROM]):
+                chance = scores[k, FIRST_PROBABILITY + 2 * node[CHOSEN]]
                 note_copied(learned.model, chance, not foretold)
             if foretold:
-                hit(state, chain[at + FROM])
+                hit(state, node[at + FROM])
                 continue
         miss(state)
-    state[CHAIN_LENGTH] = 0
+    state[PATH_LENGTH] = 0
     extend_row(pool, row, vocab_size, emitted)

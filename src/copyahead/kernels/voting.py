@@ -2,8 +2,8 @@
 
 Candidates vote with their weights. The tokens with the top shares are scored: each gets a
 calibrated probability, from its share, from the fitted tables and from the token statistics. What
-was computed stays in one position of the *chain*, so that `learn` can score it when the round is
-settled.
+was computed stays in the round's *path*, one node a token that it foretells, so that `learn` can
+score it when the round is settled.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ class Scratch(NamedTuple):
 LEARNED = named(Learned, FLOATS, SINGLES3)
 SCRATCH = named(Scratch, INTS2, LONGS2, FLOATS2)
 
-# One chain position: how many alternatives were scored, which was chosen, and each of them.
+# One node: how many alternatives were scored, which was chosen, and each of them.
 NUM_SCORED, CHOSEN, FIRST_SCORED = 0, 1, 2
 TOKEN, FROM, FROM_MATCH, CONTEXT_AT, POSITION_AT, SLOTS = 0, 1, 2, 3, 4, 5
 SCORED_SIZE = SLOTS + NUM_TABLES
 MAX_SCORED = 4
-CHAIN_INTS = FIRST_SCORED + MAX_SCORED * SCORED_SIZE
+NODE_INTS = FIRST_SCORED + MAX_SCORED * SCORED_SIZE
 # Its floats: survival, then probability and log odds of the share of each alternative.
 SURVIVAL, FIRST_PROBABILITY = 0, 1
-CHAIN_FLOATS = FIRST_PROBABILITY + 2 * MAX_SCORED
-CHAIN_POSITIONS = MAX_COPY + 1
+NODE_FLOATS = FIRST_PROBABILITY + 2 * MAX_SCORED
+NUM_NODES = MAX_COPY + 1
 
 # Scratch, one row each.
 TALLY_TOKEN, TALLY_HEAVIEST, TRIAL = 0, 1, 2
@@ -145,23 +145,23 @@ def escape(model: Floats, state: Longs, candidates: Ints, count: int, different:
 
 
 @compiled("void(int32[::1], int64, int64, int64, uint64, uint64)")
-def find_slots(chain: Ints, at: int, token: int, source: int, last: Any, pair: Any) -> None:
+def find_slots(node: Ints, at: int, token: int, source: int, last: Any, pair: Any) -> None:
     """Slots of the six token statistics for `token`, after the keys of the last and last two."""
-    chain[at] = slot_of(mixed(_ONE, token))
-    chain[at + 1] = slot_of(last)
-    chain[at + 2] = slot_of(mixed(last, token))
-    chain[at + 3] = slot_of(pair)
-    chain[at + 4] = slot_of(mixed(_REGION, source >> 5))
-    chain[at + 5] = slot_of(mixed(pair, token))
+    node[at] = slot_of(mixed(_ONE, token))
+    node[at + 1] = slot_of(last)
+    node[at + 2] = slot_of(mixed(last, token))
+    node[at + 3] = slot_of(pair)
+    node[at + 4] = slot_of(mixed(_REGION, source >> 5))
+    node[at + 5] = slot_of(mixed(pair, token))
 
 
 @compiled(FLOAT(LEARNED, INTS, INT, FLOAT))
-def probability(learned: Learned, chain: Ints, at: int, log_odds: float) -> Any:
+def probability(learned: Learned, node: Ints, at: int, log_odds: float) -> Any:
     """Calibrated probability of one scored token."""
     model, tables = learned.model, learned.tables
-    logit = model[SLOPE] * log_odds + model[chain[at + CONTEXT_AT]] + model[chain[at + POSITION_AT]]
+    logit = model[SLOPE] * log_odds + model[node[at + CONTEXT_AT]] + model[node[at + POSITION_AT]]
     for table in range(NUM_TABLES):
-        logit += tables[table, chain[at + SLOTS + table], 0]
+        logit += tables[table, node[at + SLOTS + table], 0]
     return 1.0 / (1.0 + math.exp(-logit))
 
 
@@ -173,12 +173,12 @@ def vote(
     count: int,
     position: int,
     scratch: Scratch,
-    chain: Ints,
-    chances: Floats,
+    node: Ints,
+    scores: Floats,
 ) -> Any:
     """Choose the token `position` places on, the likeliest of those with the top shares.
 
-    Writes the scored tokens to `chain` and `chances`; False where there is no candidate.
+    Writes the scored tokens to `node` and `scores`; False where there is no candidate.
     """
     cells, length = view.cells, view.length + position
     candidates, ints, floats = scratch.candidates, scratch.ints, scratch.floats
@@ -207,21 +207,21 @@ def vote(
         heaviest = ints[TALLY_HEAVIEST, top]
         token, source = ints[TALLY_TOKEN, top], candidates[SOURCE, heaviest]
         match = candidates[MATCH, heaviest]
-        chain[at + TOKEN] = token
-        chain[at + FROM] = source
-        chain[at + FROM_MATCH] = match
+        node[at + TOKEN] = token
+        node[at + FROM] = source
+        node[at + FROM_MATCH] = match
         context = CONTEXT + 8 * match_bucket(match) + copying
-        chain[at + CONTEXT_AT] = context + (13 * 8 if scored > 0 else 0)
-        chain[at + POSITION_AT] = POSITION + 11 * match_group(match) + position_bucket(position)
-        find_slots(chain, at + SLOTS, token, source, last, pair)
-        chance = probability(learned, chain, at, log_odds)
-        chances[FIRST_PROBABILITY + 2 * scored] = chance
-        chances[FIRST_PROBABILITY + 2 * scored + 1] = log_odds
+        node[at + CONTEXT_AT] = context + (13 * 8 if scored > 0 else 0)
+        node[at + POSITION_AT] = POSITION + 11 * match_group(match) + position_bucket(position)
+        find_slots(node, at + SLOTS, token, source, last, pair)
+        chance = probability(learned, node, at, log_odds)
+        scores[FIRST_PROBABILITY + 2 * scored] = chance
+        scores[FIRST_PROBABILITY + 2 * scored + 1] = log_odds
         if chance > best:
             best, chosen = chance, scored
         scored += 1
-    chain[NUM_SCORED] = scored
-    chain[CHOSEN] = chosen
+    node[NUM_SCORED] = scored
+    node[CHOSEN] = chosen
     return True
 
 
@@ -243,19 +243,19 @@ def keep_agreeing(view: View, candidates: Ints, count: int, token: int) -> Any:
 
 
 @compiled(VOID(INTS, FLOATS, INT, LEARNED))
-def learn(chain: Ints, chances: Floats, token: int, learned: Learned) -> None:
+def learn(node: Ints, scores: Floats, token: int, learned: Learned) -> None:
     """Move the calibration and the token statistics by what the scored tokens were worth."""
     model, tables = learned.model, learned.tables
-    for scored in range(chain[NUM_SCORED]):
+    for scored in range(node[NUM_SCORED]):
         at = FIRST_SCORED + SCORED_SIZE * scored
-        outcome = 1.0 if chain[at + TOKEN] == token else 0.0
-        error = outcome - chances[FIRST_PROBABILITY + 2 * scored]
-        model[chain[at + CONTEXT_AT]] += CONTEXT_RATE * error
-        model[chain[at + POSITION_AT]] += POSITION_RATE * error
-        if scored == chain[CHOSEN]:
-            model[SLOPE] += SLOPE_RATE * error * chances[FIRST_PROBABILITY + 2 * scored + 1]
+        outcome = 1.0 if node[at + TOKEN] == token else 0.0
+        error = outcome - scores[FIRST_PROBABILITY + 2 * scored]
+        model[node[at + CONTEXT_AT]] += CONTEXT_RATE * error
+        model[node[at + POSITION_AT]] += POSITION_RATE * error
+        if scored == node[CHOSEN]:
+            model[SLOPE] += SLOPE_RATE * error * scores[FIRST_PROBABILITY + 2 * scored + 1]
         for table in range(NUM_TABLES):
-            slot = chain[at + SLOTS + table]
+            slot = node[at + SLOTS + table]
             seen = min(tables[table, slot, 1] + 1.0, TABLE_MAX_COUNT)
             tables[table, slot, 1] = seen
             step = TABLE_RATE / (seen + TABLE_RATE_OFFSET) + TABLE_RATE_FLOOR
