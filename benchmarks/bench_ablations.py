@@ -45,11 +45,11 @@ ONE_PLACE = """        for c in range(voters):
 ABLATIONS: dict[str, tuple[Change, ...]] = {
     "all of it": (),
     "online learning off": ((PRICED, "learn(node, scores[k], emitted[k], learned)", "pass"),),
-    "token statistics off": ((VOTING, "0] += error * step", "0] += 0.0 * error * step"),),
+    "token statistics off": ((VOTING, "BIAS] += error * step", "BIAS] += 0.0 * error * step"),),
     "1-token key off": (
         (
             CANDIDATES,
-            "    for chain in range(3):\n        count, rank",
+            "    for chain in range(NUM_CHAINS):\n        count, rank",
             "    for chain in range(2):\n        count, rank",
         ),
     ),
@@ -70,7 +70,7 @@ ABLATIONS: dict[str, tuple[Change, ...]] = {
             "    if gap > 0:\n        return count\n    older, older_gap = ",
         ),
     ),
-    "echo off": ((CANDIDATES, "    if match >= _ECHO_FROM_MATCH:", "    if match >= 0:"),),
+    "echo off": ((CANDIDATES, "    if match >= _NO_ECHO_FROM:", "    if match >= 0:"),),
     "live set off (one place is followed)": (
         (PRICED, "    SCOPE,\n    TENANT,", "    SCOPE,\n    SOURCE,\n    TENANT,"),
         (

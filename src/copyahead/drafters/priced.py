@@ -21,6 +21,7 @@ from copyahead.contracts import DraftSession, Load
 from copyahead.drafters.pooled import PooledDrafter
 from copyahead.drafters.prior import shipped
 from copyahead.history.pool import HistoryPool
+from copyahead.kernels import candidates as columns
 from copyahead.kernels import features, pricing
 from copyahead.kernels import priced as kernel
 from copyahead.kernels.compiled import entry_point
@@ -40,12 +41,10 @@ MAX_PRICE_LISTS = 128
 FASTEST_START = 2.0
 """A new tenant's running rate starts halfway to the fastest a copy can be, and not above this."""
 
-_UNSET_GAP = 1000
-
 # A draft is made in a microsecond, so its parts are unpacked straight into tuples.
 _propose, _settle = entry_point(kernel.propose), entry_point(kernel.settle)
 _ASK = Struct("2i").pack_into
-_FOUND = partial(Struct("4i").unpack_from, offset=2 * 4)
+_FOUND = partial(Struct("4i").unpack_from, offset=columns.NUM_TOKENS * 4)
 _TOKENS = [Struct(f"{count}i").unpack_from for count in range(MAX_DRAFT_TOKENS + 1)]
 _SURVIVALS = [Struct(f"{count}d").unpack_from for count in range(MAX_DRAFT_TOKENS + 1)]
 
@@ -136,7 +135,8 @@ class PricedDrafter(PooledDrafter[PricedSession]):
         self._tenants: dict[str, int] = {}
         self.models = np.zeros((0, features.MODEL_SIZE))
         self.tables = np.zeros(
-            (0, features.NUM_TABLES, 1 << features.TABLE_BITS, 2), dtype=np.float32
+            (0, features.NUM_TABLES, 1 << features.TABLE_BITS, features.ENTRY_SIZE),
+            dtype=np.float32,
         )
         self._requests = kernel.new_requests(rows)
         self.states, self.credits, self.request_rates, *_ = self._requests
@@ -201,8 +201,8 @@ class PricedDrafter(PooledDrafter[PricedSession]):
         prices = self.prices
         drafts = self._drafts._replace(rounds=self._drafts.rounds[: len(mine)])
         rounds = drafts.rounds
-        rounds[:, 0] = [session.row for session in mine]
-        rounds[:, 1] = limits
+        rounds[:, columns.ROW] = [session.row for session in mine]
+        rounds[:, columns.LIMIT] = limits
         total = _propose(*self._arguments, drafts, prices)
         tokens = tuple(drafts.tokens[:total].tolist())
         survivals = tuple(drafts.survivals[:total].tolist())
@@ -210,7 +210,7 @@ class PricedDrafter(PooledDrafter[PricedSession]):
         found = []
         start = 0
         for session, (count, origin, match, shared) in zip(
-            mine, rounds[:, 2:6].tolist(), strict=True
+            mine, rounds[:, columns.NUM_TOKENS : columns.CURSORS].tolist(), strict=True
         ):
             session.priced_at(prices)
             if count == 0:
@@ -246,14 +246,14 @@ class PricedDrafter(PooledDrafter[PricedSession]):
             state = self.states[row]
             state[features.A_NEXT] = state[features.B_NEXT] = -1
             state[features.A_GAP] = state[features.A_RUN] = state[features.B_RUN] = 0
-            state[features.B_GAP] = _UNSET_GAP
+            state[features.B_GAP] = features.UNSET_GAP
             state[features.PATH_LENGTH] = 0
 
     def _begin(self, row: int, tenant: str, predicted: bool) -> PricedSession:
         state = self.states[row]
         state[:] = 0
         state[features.A_NEXT] = state[features.B_NEXT] = -1
-        state[features.B_GAP] = _UNSET_GAP
+        state[features.B_GAP] = features.UNSET_GAP
         if predicted:
             # As if a copy of it were to begin: its first token stands behind a barrier.
             state[features.A_NEXT] = 1

@@ -18,16 +18,16 @@ RATE_WEIGHT = 50.0
 """The running rate starts as 2 tokens a step, with the weight of this many steps."""
 
 SHAPES: dict[str, tuple[int, tuple[int, ...]]] = {
-    "match_place": (features.MATCH_PLACE, (13, 8)),
-    "rank": (features.RANK_WEIGHT, (4, 6)),
-    "old_document": (features.OLD_DOCUMENT, (4,)),
-    "echo": (features.ECHO_WEIGHT, (5, 6)),
-    "distance": (features.DISTANCE_WEIGHT, (5, 8)),
-    "escape": (features.ESCAPE, (13, 5)),
-    "escape_state": (features.ESCAPE_STATE, (6,)),
+    "match_place": (features.MATCH_PLACE, (features.NUM_MATCHES, features.NUM_PLACES)),
+    "rank": (features.RANK_WEIGHT, (features.NUM_GROUPS, features.NUM_RANKS)),
+    "old_document": (features.OLD_DOCUMENT, (features.NUM_GROUPS,)),
+    "echo": (features.ECHO_WEIGHT, (features.NUM_FINE_GROUPS, features.NUM_ECHOES)),
+    "distance": (features.DISTANCE_WEIGHT, (features.NUM_FINE_GROUPS, features.NUM_DISTANCES)),
+    "escape": (features.ESCAPE, (features.NUM_MATCHES, features.MOST_DIFFERENT)),
+    "escape_state": (features.ESCAPE_STATE, (features.NUM_ESCAPE_STATES,)),
     "slope": (features.SLOPE, ()),
-    "context": (features.CONTEXT, (2, 13, 8)),
-    "position": (features.POSITION, (4, 11)),
+    "context": (features.CONTEXT, (2, features.NUM_MATCHES, features.NUM_COPY_STATES)),
+    "position": (features.POSITION, (features.NUM_GROUPS, features.NUM_POSITIONS)),
 }
 """Where each table lies in the model, and its shape. Rows and columns: `kernels.features`."""
 

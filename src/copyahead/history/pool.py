@@ -37,7 +37,7 @@ _search, _search_batch = entry_point(search.search), entry_point(search.search_b
 
 _WINNERS = {"longest": search.LONGEST, "newest": search.NEWEST, "furthest": search.FURTHEST}
 _MAX_KEYS = 7
-_MAX_KEY = 15
+_MAX_KEY = search.KEY_MASK
 _SLACK = index.MAX_COPY + 1
 _MAX_CAPACITY = index.SHARED - _SLACK
 
@@ -260,7 +260,7 @@ class HistoryPool:
         if query.max_tokens < 1 or query.max_candidates < 1:
             raise ConfigError("max_tokens and max_candidates of a query must be at least 1")
         asked = search.Asked(
-            sum(key << (4 * place) for place, key in enumerate(keys)),
+            sum(key << (search.KEY_BITS * place) for place, key in enumerate(keys)),
             query.min_match,
             _WINNERS[query.winner],
             query.max_candidates,

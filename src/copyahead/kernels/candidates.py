@@ -32,6 +32,7 @@ from copyahead.kernels.features import (
 )
 from copyahead.kernels.index import (
     MAX_MATCH,
+    NUM_CHAINS,
     POOL,
     SHARED,
     VIEW,
@@ -46,13 +47,23 @@ from copyahead.kernels.index import (
 )
 from copyahead.kernels.places import age, distance, position_of, text_of
 
+# Columns of a round. Asked: the row, and the most tokens to draft. Found: number of tokens, origin,
+# match length, and whether any token was copied from the store. Then a cursor a chain.
+ROW, LIMIT, NUM_TOKENS, ORIGIN, MATCH_LENGTH, HAS_SHARED, CURSORS = 0, 1, 2, 3, 4, 5, 6
+NUM_ROUND_COLUMNS = CURSORS + NUM_CHAINS
+
 PER_KEY = 8
-CURSORS = 6
-NUM_ROUND_COLUMNS = CURSORS + 3
+"""Places that are visited of each key; 4 and 16 are no better (docs/policies.md)."""
 PER_ANCHOR = 8
+"""Places that are taken near each anchor."""
 _NEAR_RANK = 3
+"""The rank of those: no chain was walked to them."""
 _MAX_ECHO = 16
-_ECHO_FROM_MATCH = 32
+"""An echo that goes on for longer counts as this long."""
+_SHORT_ECHO = 8
+"""A shorter echo is looked for with a token skipped as well."""
+_NO_ECHO_FROM = 32
+"""Matches from here on are long enough without one."""
 
 
 @compiled(INT(INTS2, INT, INTS2, INT))
@@ -70,12 +81,12 @@ def equal_run(text: Cells, earlier: int, cells: Cells, last: int) -> Any:
 @compiled(INT(INTS2, INT, INTS2, INT, INT))
 def echo(text: Cells, earlier: int, cells: Cells, last: int, match: int) -> Any:
     """How far a match goes on past its first error: a replaced, or else a skipped token."""
-    if match >= _ECHO_FROM_MATCH:
+    if match >= _NO_ECHO_FROM:
         return 0
     earlier -= match
     last -= match
     run = equal_run(text, earlier - 1, cells, last - 1)
-    if run < 8:
+    if run < _SHORT_ECHO:
         run = max(
             run,
             equal_run(text, earlier - 1, cells, last),
@@ -144,18 +155,18 @@ def read_ahead(pool: Pool, rounds: Ints) -> None:
     """
     cells, heads = pool.cells, pool.heads
     for q in range(len(rounds)):
-        row = rounds[q, 0]
+        row = rounds[q, ROW]
         length = int(pool.lengths[row])
-        for chain in range(3):
+        for chain in range(NUM_CHAINS):
             slots = heads.shape[2]
             slot = key_slot(cells[row], length - 1, chain, slots) if length > 0 else -1
             rounds[q, CURSORS + chain] = heads[row, chain, slot] if slot >= 0 else 0
     for _ in range(PER_KEY):
         for q in range(len(rounds)):
-            for chain in range(3):
+            for chain in range(NUM_CHAINS):
                 place = rounds[q, CURSORS + chain]
                 if place > 0:
-                    rounds[q, CURSORS + chain] = cells[rounds[q, 0], place - 1, 1 + chain]
+                    rounds[q, CURSORS + chain] = cells[rounds[q, ROW], place - 1, 1 + chain]
 
 
 @compiled(TRIPLE(TEXT, VIEW, INT, INTS2, INT, INT, INT))
@@ -196,7 +207,7 @@ def gather_by_key(view: View, candidates: Ints, count: int) -> Any:
     """The newest places of the last 4, 2 and 1 tokens: the row's, then the store's."""
     row = Text(view.cells, view.heads, 0, view.length, 0)
     store = Text(view.shared, view.shared_heads, SHARED, view.end, view.length)
-    for chain in range(3):
+    for chain in range(NUM_CHAINS):
         count, rank, visits = gather_chain(row, view, chain, candidates, count, 0, PER_KEY)
         if view.end > 0 and visits > 0:
             count, rank, visits = gather_chain(store, view, chain, candidates, count, rank, visits)

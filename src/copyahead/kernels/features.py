@@ -27,38 +27,59 @@ A_NEXT, A_GAP, A_RUN, B_NEXT, B_GAP, B_RUN = 0, 1, 2, 3, 4, 5
 # Beside them: tokens in the path, the scope of the shared store, the tenant's statistics.
 PATH_LENGTH, SCOPE, TENANT = 6, 7, 8
 NUM_STATE = 9
+UNSET_GAP = 1000
+"""The gap of an anchor that is not set: as of a copy that broke long ago."""
 ANCHOR_MAX_GAP = 64
+"""So many tokens after a break its place is no longer searched."""
 NEAR = 16
+"""Places at most this far from where a copy broke are near it; 32 to 128 gained nothing."""
 RUNNING = 2
+"""A copy runs from so many tokens in a row on."""
 
 # Columns of a candidate.
 SOURCE, MATCH, RANK, ECHO, DISTANCE = 0, 1, 2, 3, 4
 NUM_CANDIDATE_COLUMNS = 5
 MAX_CANDIDATES = 48
+"""Room for 8 places of each of 3 keys, 8 near each of 2 anchors, and 2 slots."""
+
+# How many buckets the functions below know of each kind: the sizes of the tables.
+NUM_MATCHES, NUM_GROUPS, NUM_FINE_GROUPS = 13, 4, 5
+NUM_PLACES, NUM_RANKS, NUM_ECHOES, NUM_DISTANCES = 8, 6, 6, 8
+NUM_ESCAPE_STATES, NUM_COPY_STATES, NUM_POSITIONS = 6, 8, 11
+MOST_DIFFERENT = 5
+"""More different tokens than this among the candidates count as this many."""
 
 # Fitted part of the model: factors, that is exponentials of the prior's tables.
-MATCH_PLACE = 0  # [13 matches][8 places]
-RANK_WEIGHT = MATCH_PLACE + 13 * 8  # [4 match groups][6 ranks]
-OLD_DOCUMENT = RANK_WEIGHT + 4 * 6  # [4 match groups], of places in the shared store
-ECHO_WEIGHT = OLD_DOCUMENT + 4  # [5 match groups][6 echoes]
-DISTANCE_WEIGHT = ECHO_WEIGHT + 5 * 6  # [5 match groups][8 distances]
-ESCAPE = DISTANCE_WEIGHT + 5 * 8  # [13 longest matches][5 numbers of different tokens]
-ESCAPE_STATE = ESCAPE + 13 * 5  # [6 copy states]
+MATCH_PLACE = 0  # [match][place]
+RANK_WEIGHT = MATCH_PLACE + NUM_MATCHES * NUM_PLACES  # [group][rank]
+OLD_DOCUMENT = RANK_WEIGHT + NUM_GROUPS * NUM_RANKS  # [group], of places in the shared store
+ECHO_WEIGHT = OLD_DOCUMENT + NUM_GROUPS  # [fine group][echo]
+DISTANCE_WEIGHT = ECHO_WEIGHT + NUM_FINE_GROUPS * NUM_ECHOES  # [fine group][distance]
+ESCAPE = DISTANCE_WEIGHT + NUM_FINE_GROUPS * NUM_DISTANCES  # [longest match][different tokens]
+ESCAPE_STATE = ESCAPE + NUM_MATCHES * MOST_DIFFERENT  # [escape state]
 # Learned part: it starts from fitted values.
-SLOPE = ESCAPE_STATE + 6
+SLOPE = ESCAPE_STATE + NUM_ESCAPE_STATES
 RATE_TOKENS = SLOPE + 1
 RATE_COST = SLOPE + 2
 BREAKS_SEEN = SLOPE + 3
 BREAKS_EXPECTED = SLOPE + 4
-CONTEXT = SLOPE + 5  # [top vote or other][13 matches][8 copy states]
-POSITION = CONTEXT + 2 * 13 * 8  # [4 match groups][11 positions]
-MODEL_SIZE = POSITION + 4 * 11
+CONTEXT = SLOPE + 5  # [top vote, others][match][copy state]
+OTHER_CONTEXT = CONTEXT + NUM_MATCHES * NUM_COPY_STATES
+POSITION = OTHER_CONTEXT + NUM_MATCHES * NUM_COPY_STATES  # [group][position]
+MODEL_SIZE = POSITION + NUM_GROUPS * NUM_POSITIONS
 
+# Token statistics: hashed tables, each entry of which holds what it adds to the log odds of a
+# token, and how often it was seen.
 NUM_TABLES = 6
 TABLE_BITS = 14
+"""2^14 entries a table: 0.8 MiB a tenant."""
+BIAS, SEEN = 0, 1
+ENTRY_SIZE = 2
 _TABLE_SHIFT = 64 - TABLE_BITS
 _MIX_A = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 divided by the golden ratio (Knuth's multiplicative hashing)."""
 _MIX_B = np.uint64(0xC2B2AE3D27D4EB4F)
+"""The second prime of xxHash."""
 
 
 @compiled("int64(int64)")
@@ -140,6 +161,12 @@ def position_bucket(position: int) -> Any:
     return 9 if position <= 47 else 10
 
 
+@compiled("int64(int64, int64)")
+def escape_at(longest: int, different: int) -> Any:
+    """Where the weight of "none of them" lies, by the longest match and the different tokens."""
+    return ESCAPE + MOST_DIFFERENT * match_bucket(longest) + min(different, MOST_DIFFERENT) - 1
+
+
 @compiled("int64(int64[::1])")
 def escape_state(state: Longs) -> Any:
     """Run of 16 and more, 4-15, 1-3; 1, 2-4 tokens after a break; 5 and more, or no anchor."""
@@ -206,10 +233,10 @@ def weight(model: Floats, state: Longs, candidates: Any, c: int) -> Any:
     """Candidate c's weight in the vote."""
     source, match = candidates[SOURCE, c], candidates[MATCH, c]
     group, fine = match_group(match), fine_match_group(match)
-    product = model[MATCH_PLACE + 8 * match_bucket(match) + place(state, source)]
-    product *= model[RANK_WEIGHT + 6 * group + candidates[RANK, c]]
-    product *= model[ECHO_WEIGHT + 6 * fine + candidates[ECHO, c]]
-    product *= model[DISTANCE_WEIGHT + 8 * fine + candidates[DISTANCE, c]]
+    product = model[MATCH_PLACE + NUM_PLACES * match_bucket(match) + place(state, source)]
+    product *= model[RANK_WEIGHT + NUM_RANKS * group + candidates[RANK, c]]
+    product *= model[ECHO_WEIGHT + NUM_ECHOES * fine + candidates[ECHO, c]]
+    product *= model[DISTANCE_WEIGHT + NUM_DISTANCES * fine + candidates[DISTANCE, c]]
     if source >= SHARED:
         product *= model[OLD_DOCUMENT + group]
     return product

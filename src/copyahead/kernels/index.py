@@ -63,6 +63,7 @@ POOL = named(Pool, INTS3, INTS3, INTS, INTS3, INTS3, LONGS)
 VIEW = named(View, INTS2, INTS2, INT, INTS2, INTS2, INT)
 
 HASH_BITS = 18
+"""2^18 slots a chain: 3 MiB a row."""
 NUM_CHAINS = 3
 NUM_COLUMNS = 4
 MAX_MATCH = 64
@@ -76,8 +77,11 @@ SHARED = 1 << 30
 """From here on places are positions of the shared store, below it of the row; see `places`."""
 
 _MIX_A = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 divided by the golden ratio (Knuth's multiplicative hashing)."""
 _MIX_B = np.uint64(0xD6E8FEB86659FD93)
+"""An odd number with its bits well spread, so that all four tokens reach the upper bits."""
 _CLEAR_FROM = 1 << 16
+"""A longer row is emptied by clearing its heads: less work than undoing its keys one by one."""
 
 
 @compiled("uint64(int64, int64)")
@@ -100,6 +104,12 @@ def slot_of_hash(hashed: Any, num_slots: int) -> Any:
     """One of `num_slots`, by the upper bits of a hash."""
     upper = hashed >> np.uint64(32)
     return np.int64((upper * np.uint64(num_slots)) >> np.uint64(32))
+
+
+@compiled(INT(INT))
+def chain_of(key: int) -> Any:
+    """The chain of the longest key that is not longer than `key` tokens."""
+    return 0 if key >= 4 else (1 if key >= 2 else 2)
 
 
 @compiled(INT(INTS2, INT, INT, INT))

@@ -25,11 +25,18 @@ OWN_TOKENS, OWN_COST = 0, 1
 NUM_OWN = 2
 
 RATE_DECAY = 0.9995
+"""A tenant's rate is that of about its last 2,000 rounds."""
 OWN_RATE_DECAY = 0.99
+"""A request's own rate is that of about its last 100 rounds. Without it the slowest copy of the
+demo model reaches 0.88 of the best preset instead of 0.92 (docs/policies.md)."""
 OWN_RATE_PRIOR = 100.0
+"""Steps that the tenant's rate weighs beside it: it decides while a request is young."""
 BREAKS_DECAY = 0.9995
+"""Breaks are those of about the last 2,000 tokens of running copies."""
 BREAKS_PRIOR = 0.5
+"""Breaks, seen and foretold, that a tenant starts with; 1 was tried (docs/what-did-not-work.md)."""
 LEAST_BREAKS = 0.1
+"""The ratio of odds falls no lower, so that a few breaks always count."""
 
 
 @compiled("void(float64[::1])")

@@ -25,6 +25,7 @@ from copyahead.kernels.index import (
     Ints,
     Pool,
     View,
+    chain_of,
     key_slot,
     match_length,
     view_of,
@@ -32,13 +33,17 @@ from copyahead.kernels.index import (
 )
 
 LONGEST, NEWEST, FURTHEST = 0, 1, 2
+"""Winners; see `contracts.Winner`."""
+
+KEY_BITS, KEY_MASK = 4, 15
+"""Key lengths are packed into one number, the one that is tried first lowest."""
 
 READ_AHEAD = 32
 """Places of each chain that a batch brings into the cache before it searches."""
 
 
 class Asked(NamedTuple):
-    """A query, as kernels read it. `keys` holds key lengths of 4 bits each, the first lowest."""
+    """A query, as kernels read it. `keys` holds key lengths of KEY_BITS each."""
 
     keys: int
     min_match: int
@@ -48,6 +53,9 @@ class Asked(NamedTuple):
 
 
 ASKED = named(Asked, INT, INT, INT, INT, INT)
+
+# Of a batch's queries, whose columns are the fields above.
+_KEYS, _MAX_CANDIDATES = 0, 3
 
 
 @compiled(BOOL(INTS2, INT, INTS2, INT, INT))
@@ -70,7 +78,7 @@ def find_by_key(
 
     Origin -1: none. Walks the chain of the longest key that is not longer than `key`.
     """
-    chain = 0 if key >= 4 else (1 if key >= 2 else 2)
+    chain = chain_of(key)
     last = length - 1
     best, origin = 0, -1
     slot = key_slot(cells, last, chain, heads.shape[1]) if last >= 0 else -1
@@ -121,13 +129,13 @@ def search_text(
     """(tokens copied to `out[start:]`, origin, match length) for one query; 0 tokens: nothing."""
     keys = asked.keys
     while keys > 0:
-        origin, found = find_by_key(text, heads, cells, length, keys & 15, asked)
+        origin, found = find_by_key(text, heads, cells, length, keys & KEY_MASK, asked)
         if origin >= 0:
             if found < asked.min_match:
                 break
             count = copy_tokens(text, text_length, origin, asked.max_tokens, out, start)
             return count, origin, found
-        keys >>= 4
+        keys >>= KEY_BITS
     return 0, -1, 0
 
 
@@ -163,14 +171,13 @@ def read_ahead(pool: Pool, rows: Ints, queries: Ints, cursors: Ints) -> None:
     """
     steps = 0
     for q in range(len(rows)):
-        row, key = rows[q], queries[q, 0] & 15
-        chain = 0 if key >= 4 else (1 if key >= 2 else 2)
+        row, chain = rows[q], chain_of(queries[q, _KEYS] & KEY_MASK)
         length = int(pool.lengths[row])
         slots = pool.heads.shape[2]
         slot = key_slot(pool.cells[row], length - 1, chain, slots) if length > 0 else -1
         cursors[q, 0] = pool.heads[row, chain, slot] if slot >= 0 else 0
         cursors[q, 1] = 1 + chain
-        steps = max(steps, int(queries[q, 3]))
+        steps = max(steps, int(queries[q, _MAX_CANDIDATES]))
     for _ in range(min(steps, READ_AHEAD)):
         for q in range(len(rows)):
             if cursors[q, 0] > 0:

@@ -29,19 +29,24 @@ from copyahead.kernels.compiled import (
     named,
 )
 from copyahead.kernels.features import (
+    BIAS,
     CONTEXT,
-    ESCAPE,
     ESCAPE_STATE,
     MATCH,
     MAX_CANDIDATES,
     NUM_CANDIDATE_COLUMNS,
+    NUM_COPY_STATES,
+    NUM_POSITIONS,
     NUM_TABLES,
+    OTHER_CONTEXT,
     POSITION,
+    SEEN,
     SLOPE,
     SOURCE,
     Floats,
     Tables,
     copy_state,
+    escape_at,
     escape_state,
     match_bucket,
     match_group,
@@ -72,16 +77,20 @@ class Scratch(NamedTuple):
 LEARNED = named(Learned, FLOATS, SINGLES3)
 SCRATCH = named(Scratch, INTS2, LONGS2, FLOATS2)
 
-# One node: how many alternatives were scored, which was chosen, and each of them.
-NUM_SCORED, CHOSEN, FIRST_SCORED = 0, 1, 2
-TOKEN, FROM, FROM_MATCH, CONTEXT_AT, POSITION_AT, SLOTS = 0, 1, 2, 3, 4, 5
-SCORED_SIZE = SLOTS + NUM_TABLES
 MAX_SCORED = 4
-NODE_INTS = FIRST_SCORED + MAX_SCORED * SCORED_SIZE
-# Its floats: survival, then probability and log odds of the share of each alternative.
-SURVIVAL, FIRST_PROBABILITY = 0, 1
-NODE_FLOATS = FIRST_PROBABILITY + 2 * MAX_SCORED
+"""Tokens that a vote scores and chooses among. Where the most votes win, agent runs go at 2.604
+instead of 2.651 (docs/policies.md)."""
+# One node: how many alternatives were scored, which was chosen, and each of them, as below.
+NUM_SCORED, CHOSEN, _FIRST_SCORED = 0, 1, 2
+TOKEN, FROM, FROM_MATCH, CONTEXT_AT, POSITION_AT, SLOTS = 0, 1, 2, 3, 4, 5
+_SCORED_SIZE = SLOTS + NUM_TABLES
+NODE_INTS = _FIRST_SCORED + MAX_SCORED * _SCORED_SIZE
+# Its scores: survival, then each alternative's probability, and the log odds of each one's share.
+SURVIVAL, PROBABILITY = 0, 1
+LOG_ODDS = PROBABILITY + MAX_SCORED
+NODE_FLOATS = LOG_ODDS + MAX_SCORED
 NUM_NODES = MAX_COPY + 1
+"""One more than is ever sent, so that what comes after a draft is scored too."""
 
 # Scratch, one row each.
 TALLY_TOKEN, TALLY_HEAVIEST, TRIAL = 0, 1, 2
@@ -90,16 +99,25 @@ TALLY_VOTES, TALLY_WEIGHT = 0, 1
 NUM_SCRATCH_FLOATS = 2
 
 _ONE, _LAST, _PAIR, _REGION = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+"""What the keys of each kind of statistic start from, so that no two kinds share one."""
+_REGION_SHIFT = 5
+"""Sources in the same 32 places share a statistic."""
 
 MIN_OTHER_SHARE = 0.02
+"""With less of the votes no token but the top one is scored."""
 MIN_SHARE = 1e-4
+"""Shares are kept this far from 0 and 1, where log odds have no end."""
 SLOPE_RATE = 0.0005
 CONTEXT_RATE = 0.02
 POSITION_RATE = 0.01
+"""How far an error moves each; half and twice as much make little difference."""
 TABLE_RATE = 1.5
 TABLE_RATE_OFFSET = 3.0
 TABLE_RATE_FLOOR = 0.03
+"""An error moves a statistic seen n times by rate / (n + offset) + floor: at first by 0.4, and
+never by less than the floor, so that it follows a text that changes."""
 TABLE_MAX_COUNT = 60.0
+"""From here on n stays as it is."""
 
 
 def new_scratch() -> Scratch:
@@ -140,8 +158,19 @@ def escape(model: Floats, state: Longs, candidates: Ints, count: int, different:
     longest = 0
     for c in range(count):
         longest = max(longest, int(candidates[MATCH, c]))
-    row = ESCAPE + 5 * match_bucket(longest)
-    return model[row + min(different, 5) - 1] * model[ESCAPE_STATE + escape_state(state)]
+    return model[escape_at(longest, different)] * model[ESCAPE_STATE + escape_state(state)]
+
+
+@compiled(INT(INT))
+def scored_at(alternative: int) -> Any:
+    """Where an alternative begins in a node."""
+    return _FIRST_SCORED + _SCORED_SIZE * alternative
+
+
+@compiled(INT(INTS))
+def chosen_at(node: Ints) -> Any:
+    """Where the chosen alternative begins in a node."""
+    return scored_at(node[CHOSEN])
 
 
 @compiled("void(int32[::1], int64, int64, int64, uint64, uint64)")
@@ -151,7 +180,7 @@ def find_slots(node: Ints, at: int, token: int, source: int, last: Any, pair: An
     node[at + 1] = slot_of(last)
     node[at + 2] = slot_of(mixed(last, token))
     node[at + 3] = slot_of(pair)
-    node[at + 4] = slot_of(mixed(_REGION, source >> 5))
+    node[at + 4] = slot_of(mixed(_REGION, source >> _REGION_SHIFT))
     node[at + 5] = slot_of(mixed(pair, token))
 
 
@@ -161,7 +190,7 @@ def probability(learned: Learned, node: Ints, at: int, log_odds: float) -> Any:
     model, tables = learned.model, learned.tables
     logit = model[SLOPE] * log_odds + model[node[at + CONTEXT_AT]] + model[node[at + POSITION_AT]]
     for table in range(NUM_TABLES):
-        logit += tables[table, node[at + SLOTS + table], 0]
+        logit += tables[table, node[at + SLOTS + table], BIAS]
     return 1.0 / (1.0 + math.exp(-logit))
 
 
@@ -203,20 +232,21 @@ def vote(
         floats[TALLY_VOTES, top] = -1.0
         share = min(max(share, MIN_SHARE), 1.0 - MIN_SHARE)
         log_odds = math.log(share / (1.0 - share))
-        at = FIRST_SCORED + SCORED_SIZE * scored
+        at = scored_at(scored)
         heaviest = ints[TALLY_HEAVIEST, top]
         token, source = ints[TALLY_TOKEN, top], candidates[SOURCE, heaviest]
         match = candidates[MATCH, heaviest]
         node[at + TOKEN] = token
         node[at + FROM] = source
         node[at + FROM_MATCH] = match
-        context = CONTEXT + 8 * match_bucket(match) + copying
-        node[at + CONTEXT_AT] = context + (13 * 8 if scored > 0 else 0)
-        node[at + POSITION_AT] = POSITION + 11 * match_group(match) + position_bucket(position)
+        contexts = OTHER_CONTEXT if scored > 0 else CONTEXT
+        node[at + CONTEXT_AT] = contexts + NUM_COPY_STATES * match_bucket(match) + copying
+        positions = POSITION + NUM_POSITIONS * match_group(match)
+        node[at + POSITION_AT] = positions + position_bucket(position)
         find_slots(node, at + SLOTS, token, source, last, pair)
         chance = probability(learned, node, at, log_odds)
-        scores[FIRST_PROBABILITY + 2 * scored] = chance
-        scores[FIRST_PROBABILITY + 2 * scored + 1] = log_odds
+        scores[PROBABILITY + scored] = chance
+        scores[LOG_ODDS + scored] = log_odds
         if chance > best:
             best, chosen = chance, scored
         scored += 1
@@ -247,16 +277,16 @@ def learn(node: Ints, scores: Floats, token: int, learned: Learned) -> None:
     """Move the calibration and the token statistics by what the scored tokens were worth."""
     model, tables = learned.model, learned.tables
     for scored in range(node[NUM_SCORED]):
-        at = FIRST_SCORED + SCORED_SIZE * scored
+        at = scored_at(scored)
         outcome = 1.0 if node[at + TOKEN] == token else 0.0
-        error = outcome - scores[FIRST_PROBABILITY + 2 * scored]
+        error = outcome - scores[PROBABILITY + scored]
         model[node[at + CONTEXT_AT]] += CONTEXT_RATE * error
         model[node[at + POSITION_AT]] += POSITION_RATE * error
         if scored == node[CHOSEN]:
-            model[SLOPE] += SLOPE_RATE * error * scores[FIRST_PROBABILITY + 2 * scored + 1]
+            model[SLOPE] += SLOPE_RATE * error * scores[LOG_ODDS + scored]
         for table in range(NUM_TABLES):
             slot = node[at + SLOTS + table]
-            seen = min(tables[table, slot, 1] + 1.0, TABLE_MAX_COUNT)
-            tables[table, slot, 1] = seen
+            seen = min(tables[table, slot, SEEN] + 1.0, TABLE_MAX_COUNT)
+            tables[table, slot, SEEN] = seen
             step = TABLE_RATE / (seen + TABLE_RATE_OFFSET) + TABLE_RATE_FLOOR
-            tables[table, slot, 0] += error * step
+            tables[table, slot, BIAS] += error * step

@@ -26,10 +26,13 @@ from copyahead.kernels.features import (
     DISTANCE_WEIGHT,
     ECHO,
     ECHO_WEIGHT,
-    ESCAPE,
     ESCAPE_STATE,
     MATCH,
     MATCH_PLACE,
+    NUM_DISTANCES,
+    NUM_ECHOES,
+    NUM_PLACES,
+    NUM_RANKS,
     OLD_DOCUMENT,
     RANK,
     RANK_WEIGHT,
@@ -37,6 +40,7 @@ from copyahead.kernels.features import (
     SLOPE,
     SOURCE,
     Floats,
+    escape_at,
     escape_state,
     fine_match_group,
     hit,
@@ -88,10 +92,10 @@ def add_to_entries(gradient: Floats, state: Longs, candidates: Ints, c: int, amo
     """Add to every table entry that candidate c's weight is made of."""
     source, match = candidates[SOURCE, c], candidates[MATCH, c]
     group, fine = match_group(match), fine_match_group(match)
-    gradient[MATCH_PLACE + 8 * match_bucket(match) + place(state, source)] += amount
-    gradient[RANK_WEIGHT + 6 * group + candidates[RANK, c]] += amount
-    gradient[ECHO_WEIGHT + 6 * fine + candidates[ECHO, c]] += amount
-    gradient[DISTANCE_WEIGHT + 8 * fine + candidates[DISTANCE, c]] += amount
+    gradient[MATCH_PLACE + NUM_PLACES * match_bucket(match) + place(state, source)] += amount
+    gradient[RANK_WEIGHT + NUM_RANKS * group + candidates[RANK, c]] += amount
+    gradient[ECHO_WEIGHT + NUM_ECHOES * fine + candidates[ECHO, c]] += amount
+    gradient[DISTANCE_WEIGHT + NUM_DISTANCES * fine + candidates[DISTANCE, c]] += amount
     if source >= SHARED:
         gradient[OLD_DOCUMENT + group] += amount
 
@@ -126,7 +130,7 @@ def add_gradient(
             amount += votes / right
         add_to_entries(gradient, state, candidates, c, amount)
     amount = (0.0 if right > 0.0 else 1.0) - none / total
-    gradient[ESCAPE + 5 * match_bucket(longest) + min(different, 5) - 1] += amount
+    gradient[escape_at(longest, different)] += amount
     gradient[ESCAPE_STATE + escape_state(state)] += amount
     return math.log(total / (right if right > 0.0 else none))
 

@@ -84,7 +84,7 @@ def fit_votes(
             pool.attach(0, read)
             state[:] = 0
             state[features.A_NEXT] = state[features.B_NEXT] = -1
-            state[features.B_GAP] = 1000
+            state[features.B_GAP] = features.UNSET_GAP
             fitting.fit_answer(
                 pool.arrays, pool.vocab_size, written, state, model, scratch, fit, sums, rate
             )
@@ -106,8 +106,8 @@ def learn_online(model: Model, examples: Iterable[Example], pool: HistoryPool) -
         total += drafter.models[0]
         requests += 1
     learnt = model.copy()
-    for start, size in ((features.SLOPE, 1), (features.CONTEXT, 2 * 13 * 8 + 4 * 11)):
-        learnt[start : start + size] = total[start : start + size] / max(requests, 1)
+    for part in (features.SLOPE, slice(features.CONTEXT, features.MODEL_SIZE)):
+        learnt[part] = total[part] / max(requests, 1)
     return learnt
 
 
