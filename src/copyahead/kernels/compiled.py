@@ -26,6 +26,9 @@ FLOATS, FLOATS2, FLOATS3 = types.float64[::1], types.float64[:, ::1], types.floa
 SINGLES3, SINGLES4 = types.float32[:, :, ::1], types.float32[:, :, :, ::1]
 """Types of a signature. The digit is the number of dimensions; arrays are C-contiguous."""
 
+READY: list[str] = []
+"""Every kernel of this process that can be called: `module.function`, as they were made."""
+
 _OPTIONS: dict[str, Any] = {
     "nogil": True,
     "error_model": "numpy",
@@ -56,6 +59,7 @@ def compiled(signature: Any) -> Callable[[_F], _F]:
         except (RuntimeError, OSError):
             kernel = _compile(function, signature, cache=False)
         kernel.disable_compile()
+        READY.append(f"{function.__module__}.{function.__name__}")
         result: _F = kernel
         return result
 
