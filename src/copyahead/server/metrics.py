@@ -6,7 +6,8 @@ counters; gauges are read when somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -20,12 +21,133 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from copyahead.server.generation import Outcome
 from copyahead.server.http.limits import Queue
+from copyahead.stats import CopyStats
 from copyahead.types import Exactness
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+_QUEUE: tuple[tuple[str, str, Callable[[Queue], float]], ...] = (
+    ("vllm:num_requests_running", "Requests that hold a slot", lambda q: q.num_running),
+    ("vllm:num_requests_waiting", "Requests that wait for one", lambda q: q.num_waiting),
+    ("llamacpp:requests_processing", "Requests that hold a slot", lambda q: q.num_running),
+    ("llamacpp:requests_deferred", "Requests that wait for one", lambda q: q.num_waiting),
+)
+"""Gauges: name, help, and what is read when somebody asks."""
+
+_TIMES: tuple[tuple[str, str, Callable[[Outcome], Iterable[float]], tuple[float, ...]], ...] = (
+    (
+        "vllm:time_to_first_token_seconds",
+        "From arrival to the first token",
+        lambda o: [] if o.first_token_seconds is None else [o.first_token_seconds],
+        _SECONDS,
+    ),
+    (
+        "vllm:inter_token_latency_seconds",
+        "Between the rounds of an answer",
+        lambda o: o.gaps,
+        _GAPS,
+    ),
+    (
+        "vllm:e2e_request_latency_seconds",
+        "From arrival to end",
+        lambda o: [o.total_seconds],
+        _SECONDS,
+    ),
+    ("vllm:request_queue_time_seconds", "Wait for a slot", lambda o: [o.queue_seconds], _SECONDS),
+)
+"""Histograms: name, help, what a request adds to it, and its buckets."""
+
+_TOTALS: tuple[tuple[str, str, Callable[[CopyStats], float]], ...] = (
+    ("vllm:prompt_tokens", "Tokens of prompts", lambda s: s.num_prompt_tokens),
+    ("vllm:generation_tokens", "Tokens written", lambda s: s.num_output_tokens),
+    (
+        "vllm:prefix_cache_queries",
+        "Tokens of prompts that were looked for among kept prefixes",
+        lambda s: s.num_prompt_tokens,
+    ),
+    (
+        "vllm:prefix_cache_hits",
+        "Tokens of prompts that were kept from an earlier request",
+        lambda s: s.num_cached_tokens,
+    ),
+    ("vllm:num_preemptions", "Times that a request gave its place up", lambda s: s.preemptions),
+    ("vllm:spec_decode_num_drafts", "Drafts verified", lambda s: s.rounds - s.plain_rounds),
+    ("vllm:spec_decode_num_draft_tokens", "Drafted tokens verified", lambda s: s.num_draft_tokens),
+    (
+        "vllm:spec_decode_num_accepted_tokens",
+        "Drafted tokens kept",
+        lambda s: s.num_accepted_tokens,
+    ),
+    (
+        "llamacpp:prompt_tokens",
+        "Tokens of prompts that were computed",
+        lambda s: s.num_prompt_tokens - s.num_cached_tokens,
+    ),
+    (
+        "llamacpp:prompt_seconds",
+        "Seconds from admission to the first token",
+        lambda s: s.prefill_seconds,
+    ),
+    ("llamacpp:tokens_predicted", "Tokens written", lambda s: s.num_output_tokens),
+    (
+        "llamacpp:tokens_predicted_seconds",
+        "Seconds from the first token to the last",
+        lambda s: s.decode_seconds,
+    ),
+    (
+        "copyahead:rounds",
+        "Rounds: passes in which a request took part with a row of its own",
+        lambda s: s.rounds,
+    ),
+    (
+        "copyahead:kept_drafts",
+        "Drafts of which at least one token was kept",
+        lambda s: s.kept_drafts,
+    ),
+    ("copyahead:draft_seconds", "Seconds spent on proposing", lambda s: s.draft_seconds),
+    (
+        "copyahead:verify_seconds",
+        "Seconds spent in target passes after the prompt",
+        lambda s: s.verify_seconds,
+    ),
+    (
+        "copyahead:drafter_faults",
+        "Rounds that ran plain because a drafter failed",
+        lambda s: s.drafter_faults,
+    ),
+    (
+        "copyahead:retries",
+        "Passes repeated without drafts because they failed",
+        lambda s: s.retries,
+    ),
+)
+"""Counters: name, help, and what a request adds to it."""
+
+_SHARES: tuple[tuple[str, str, str, Callable[[CopyStats], Iterable[tuple[str, float]]]], ...] = (
+    (
+        "vllm:spec_decode_num_accepted_tokens_per_pos",
+        "Drafted tokens kept",
+        "position",
+        lambda s: ((str(place), times) for place, times in enumerate(s.accepted_per_position)),
+    ),
+    (
+        "copyahead:draft_tokens_by_source",
+        "Drafted tokens",
+        "source",
+        lambda s: ((str(source), n.num_draft_tokens) for source, n in s.by_source.items()),
+    ),
+    (
+        "copyahead:accepted_tokens_by_source",
+        "Drafted tokens kept",
+        "source",
+        lambda s: ((str(source), n.num_accepted_tokens) for source, n in s.by_source.items()),
+    ),
+)
+"""Counters in shares: name, help, the label of a share, and what a request adds to each."""
 
 
 class Metrics:
@@ -43,13 +165,24 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._model = model
-        self._counters: dict[str, Counter] = {}
-        self._requests(queue)
-        self._times()
-        self._copying()
-        level = exactness.level if exactness is not None else "not_measured"
+        for name, about, read in _QUEUE:
+            self._watch(name, about, partial(read, queue))
+        self._success = self._counter(
+            "vllm:request_success", "Answers that ended", "finished_reason"
+        )
+        self._refused = self._counter(
+            "copyahead:requests_refused", "Requests that ended with an error object", "code"
+        )
+        self._times = [
+            (self._histogram(name, about, buckets), read) for name, about, read, buckets in _TIMES
+        ]
+        self._totals = [(self._counter(name, about), read) for name, about, read in _TOTALS]
+        self._shares = [
+            (self._counter(name, about, label), read) for name, about, label, read in _SHARES
+        ]
         for name in ("vllm:kv_cache_usage_perc", "llamacpp:kv_cache_usage_ratio"):
             self._watch(name, "Share of the KV cells that hold something", cells_in_use)
+        level = exactness.level if exactness is not None else "not_measured"
         rows = exactness.rows if exactness is not None else 0
         gauge = self._gauge("copyahead:exact_rows", "Rows of a pass proven exact", "level")
         gauge.labels(model, level).set(rows)
@@ -66,82 +199,14 @@ class Metrics:
         """Count a request that has ended."""
         for reason in outcome.reasons:
             self._success.labels(self._model, reason).inc()
-        self._queue_time.labels(self._model).observe(outcome.queue_seconds)
-        self._latency.labels(self._model).observe(outcome.total_seconds)
-        if outcome.first_token_seconds is not None:
-            self._first_token.labels(self._model).observe(outcome.first_token_seconds)
-        for gap in outcome.gaps:
-            self._gap.labels(self._model).observe(gap)
-        self._count_tokens(outcome)
-        self._count_drafts(outcome)
-
-    def _count_tokens(self, outcome: Outcome) -> None:
-        stats = outcome.stats
-        self._add("vllm:prompt_tokens", stats.num_prompt_tokens)
-        self._add("vllm:generation_tokens", stats.num_output_tokens)
-        self._add("vllm:prefix_cache_queries", stats.num_prompt_tokens)
-        self._add("vllm:prefix_cache_hits", stats.num_cached_tokens)
-        self._add("vllm:num_preemptions", stats.preemptions)
-        self._add("llamacpp:prompt_tokens", stats.num_prompt_tokens - stats.num_cached_tokens)
-        self._add("llamacpp:prompt_seconds", stats.prefill_seconds)
-        self._add("llamacpp:tokens_predicted", stats.num_output_tokens)
-        self._add("llamacpp:tokens_predicted_seconds", stats.decode_seconds)
-
-    def _count_drafts(self, outcome: Outcome) -> None:
-        stats = outcome.stats
-        self._add("vllm:spec_decode_num_drafts", stats.rounds - stats.plain_rounds)
-        self._add("vllm:spec_decode_num_draft_tokens", stats.num_draft_tokens)
-        self._add("vllm:spec_decode_num_accepted_tokens", stats.num_accepted_tokens)
-        self._add("copyahead:rounds", stats.rounds)
-        self._add("copyahead:kept_drafts", stats.kept_drafts)
-        self._add("copyahead:draft_seconds", stats.draft_seconds)
-        self._add("copyahead:verify_seconds", stats.verify_seconds)
-        self._add("copyahead:drafter_faults", stats.drafter_faults)
-        self._add("copyahead:retries", stats.retries)
-        for position, times in enumerate(stats.accepted_per_position):
-            self._per_position.labels(self._model, str(position)).inc(times)
-        for source, count in stats.by_source.items():
-            self._drafted.labels(self._model, str(source)).inc(count.num_draft_tokens)
-            self._accepted.labels(self._model, str(source)).inc(count.num_accepted_tokens)
-
-    def _requests(self, queue: Queue) -> None:
-        for prefix, running, waiting in (
-            ("vllm:", "num_requests_running", "num_requests_waiting"),
-            ("llamacpp:", "requests_processing", "requests_deferred"),
-        ):
-            self._watch(prefix + running, "Requests that hold a slot", lambda: queue.num_running)
-            self._watch(prefix + waiting, "Requests that wait for one", lambda: queue.num_waiting)
-        name = "vllm:request_success"
-        self._success = self._counter(name, "Answers that ended", "finished_reason")
-        self._refused = self._counter(
-            "copyahead:requests_refused", "Requests that ended with an error object", "code"
-        )
-
-    def _times(self) -> None:
-        self._first_token = self._histogram(
-            "vllm:time_to_first_token_seconds", "From arrival to the first token"
-        )
-        self._gap = self._histogram(
-            "vllm:inter_token_latency_seconds", "Between the rounds of an answer", _GAPS
-        )
-        self._latency = self._histogram("vllm:e2e_request_latency_seconds", "From arrival to end")
-        self._queue_time = self._histogram("vllm:request_queue_time_seconds", "Wait for a slot")
-        for name, about in _COUNTED.items():
-            self._counters[name] = self._counter(name, about)
-
-    def _copying(self) -> None:
-        self._per_position = self._counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos", "Drafted tokens kept", "position"
-        )
-        self._drafted = self._counter(
-            "copyahead:draft_tokens_by_source", "Drafted tokens", "source"
-        )
-        self._accepted = self._counter(
-            "copyahead:accepted_tokens_by_source", "Drafted tokens kept", "source"
-        )
-
-    def _add(self, name: str, amount: float) -> None:
-        self._counters[name].labels(self._model).inc(amount)
+        for histogram, seconds in self._times:
+            for value in seconds(outcome):
+                histogram.labels(self._model).observe(value)
+        for total, amount in self._totals:
+            total.labels(self._model).inc(amount(outcome.stats))
+        for counter, shares in self._shares:
+            for label, value in shares(outcome.stats):
+                counter.labels(self._model, label).inc(value)
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
         return Counter(name, about, ["model_name", *labels], registry=self._registry)
@@ -149,30 +214,8 @@ class Metrics:
     def _gauge(self, name: str, about: str, *labels: str) -> Gauge:
         return Gauge(name, about, ["model_name", *labels], registry=self._registry)
 
-    def _histogram(self, name: str, about: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
+    def _histogram(self, name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, about, ["model_name"], registry=self._registry, buckets=buckets)
 
     def _watch(self, name: str, about: str, read: Callable[[], float]) -> None:
         self._gauge(name, about).labels(self._model).set_function(read)
-
-
-_COUNTED = {
-    "vllm:prompt_tokens": "Tokens of prompts",
-    "vllm:generation_tokens": "Tokens written",
-    "vllm:prefix_cache_queries": "Tokens of prompts that were looked for among kept prefixes",
-    "vllm:prefix_cache_hits": "Tokens of prompts that were kept from an earlier request",
-    "vllm:num_preemptions": "Times that a request gave its place up",
-    "vllm:spec_decode_num_drafts": "Drafts verified",
-    "vllm:spec_decode_num_draft_tokens": "Drafted tokens verified",
-    "vllm:spec_decode_num_accepted_tokens": "Drafted tokens kept",
-    "llamacpp:prompt_tokens": "Tokens of prompts that were computed",
-    "llamacpp:prompt_seconds": "Seconds from admission to the first token",
-    "llamacpp:tokens_predicted": "Tokens written",
-    "llamacpp:tokens_predicted_seconds": "Seconds from the first token to the last",
-    "copyahead:rounds": "Rounds: passes in which a request took part with a row of its own",
-    "copyahead:kept_drafts": "Drafts of which at least one token was kept",
-    "copyahead:draft_seconds": "Seconds spent on proposing",
-    "copyahead:verify_seconds": "Seconds spent in target passes after the prompt",
-    "copyahead:drafter_faults": "Rounds that ran plain because a drafter failed",
-    "copyahead:retries": "Passes repeated without drafts because they failed",
-}
