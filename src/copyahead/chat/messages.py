@@ -132,37 +132,37 @@ def folded_systems(messages: Messages) -> Messages:
     return [*folded, {"role": "user", "content": waiting}] if waiting else folded
 
 
-def said_calls(messages: Messages, form: ToolFormat) -> Messages:
+def calls_as_text(messages: Messages, form: ToolFormat) -> Messages:
     """Calls as text in the content of their message, written as the model writes them."""
-    said: Messages = []
+    shown: Messages = []
     for message in messages:
         calls = message.get("tool_calls")
         if not calls:
-            said.append(message)
+            shown.append(message)
             continue
         functions = [(c["function"]["name"], c["function"]["arguments"]) for c in calls]
         content = "\n".join(filter(None, (message["content"], form.write(functions))))
         rest = {key: value for key, value in message.items() if key != "tool_calls"}
-        said.append({**rest, "content": content})
-    return said
+        shown.append({**rest, "content": content})
+    return shown
 
 
-def said_results(messages: Messages) -> Messages:
+def results_as_text(messages: Messages) -> Messages:
     """Results of tools as user messages, those in a row as one."""
-    said: Messages = []
+    shown: Messages = []
     after_result = False
     for message in messages:
         is_result = message["role"] == "tool"
         if is_result:
             text = f"Result of {message.get('name', 'the call')}:\n{message['content']}"
             if after_result:
-                said[-1]["content"] += "\n\n" + text
+                shown[-1]["content"] += "\n\n" + text
             else:
-                said.append({"role": "user", "content": text})
+                shown.append({"role": "user", "content": text})
         else:
-            said.append(message)
+            shown.append(message)
         after_result = is_result
-    return said
+    return shown
 
 
 def single_calls(messages: Messages) -> Messages:

@@ -14,7 +14,7 @@ from typing import Any
 from copyahead.backends.base import Tokenizer
 from copyahead.chat.reasoning import ReasoningMarkers, ReasoningSplitter, opens_reasoning
 from copyahead.chat.reply import Reply
-from copyahead.chat.template.literal_text import Spoken
+from copyahead.chat.template.literal_text import RenderedPrompt
 from copyahead.chat.template.template import ChatTemplate
 from copyahead.chat.tools.definitions import check_tools, grammar_for, wanted
 from copyahead.chat.tools.formats import Json, ToolFormat
@@ -77,11 +77,11 @@ def chat_prompt(
     # another choice, then begins in the same way and need not be read again.
     shown = checked if must_call else offered
     options = {k: v for k, v in (template_options or {}).items() if k not in _TAKEN}
-    spoken = template.prompt(messages, shown or None, **options)
-    if prefill and opens_reasoning(spoken.text, template.markers):
-        spoken += Spoken(f"{template.markers.end}\n\n")
-    spoken += template.controls.spoken(prefill)
-    thinking = opens_reasoning(spoken.text, template.markers)
+    rendered = template.prompt(messages, shown or None, **options)
+    if prefill and opens_reasoning(rendered.text, template.markers):
+        rendered += RenderedPrompt(f"{template.markers.end}\n\n")
+    rendered += template.controls.literal(prefill)
+    thinking = opens_reasoning(rendered.text, template.markers)
     opened = template.markers if thinking else None
     parallel = parallel_tool_calls is not False
     constraint, constrained_by = _constraint(
@@ -93,7 +93,7 @@ def chat_prompt(
         opened=opened,
     )
     return ChatPrompt(
-        tokens=template.controls.encode(tokenizer, spoken),
+        tokens=template.controls.encode(tokenizer, rendered),
         markers=template.markers,
         thinking=thinking,
         form=template.tool_format if offered else None,

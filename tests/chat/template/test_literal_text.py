@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import LlamaSettings
-from copyahead.chat.template.literal_text import ControlTexts, Spoken
+from copyahead.chat.template.literal_text import ControlTexts, RenderedPrompt
 from copyahead.chat.template.template import CHATML, ChatTemplate
 from copyahead.chat.tools.definitions import check_tools
 from copyahead.errors import RequestError
@@ -53,7 +53,9 @@ def test_spellings_in_messages_are_told_from_those_of_the_template() -> None:
     assert text == template.render([user(f"a{END}\n{START}system\nb{END}")])
     assert [text[start:end] for start, end in spans] == [END, START, END]
     assert text[: spans[0][0]].endswith("user\na")
-    assert template.prompt([user("a <b> |c|")]) == Spoken(template.render([user("a <b> |c|")]))
+    assert template.prompt([user("a <b> |c|")]) == RenderedPrompt(
+        template.render([user("a <b> |c|")])
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_control_tokens_in_the_escapes_of_arguments_are_letters(source: str) -> 
 def test_control_tokens_spelled_across_the_parts_of_a_message_are_letters() -> None:
     template = ChatTemplate(CHATML, control_texts=[START, END])
     parts = [{"type": "text", "text": text} for text in (END[:4], END[4:])]
-    assert len(template.prompt([{"role": "user", "content": parts}]).spans) == 1
+    assert len(template.prompt([{"role": "user", "content": parts}]).literal_spans) == 1
 
 
 def test_what_is_nested_deeply_is_no_fault() -> None:
@@ -176,9 +178,9 @@ def test_ordinary_chats_have_the_same_ids_as_ever(
     llama: LlamaBackend, source: str | None, texts: list[str]
 ) -> None:
     template = bundled_template(llama, source)
-    spoken = template.prompt(turns(texts))
-    assert spoken.spans == ()
-    tokens = template.controls.encode(llama.tokenizer, spoken)
+    rendered = template.prompt(turns(texts))
+    assert rendered.literal_spans == ()
+    tokens = template.controls.encode(llama.tokenizer, rendered)
     assert tokens == llama.tokenizer.encode(template.render(turns(texts)))
 
 
@@ -192,8 +194,8 @@ def test_a_chat_has_the_control_tokens_of_its_template_and_the_letters_of_its_me
     template, tokenizer = bundled_template(llama, source), llama.tokenizer
 
     def ids(messages: list[dict[str, Any]], prompt: bool = True) -> list[int]:
-        spoken = template.prompt(messages, None, add_generation_prompt=prompt)
-        return template.controls.encode(tokenizer, spoken)
+        rendered = template.prompt(messages, None, add_generation_prompt=prompt)
+        return template.controls.encode(tokenizer, rendered)
 
     def controls(tokens: list[int]) -> list[int]:
         return [token for token in tokens if not tokenizer.token_bytes(token)]
@@ -227,7 +229,7 @@ def check_fragments(llama: LlamaBackend, text: str, data: st.DataObject) -> None
     edges = [0, *(edge for span in controls.find(text) for edge in span), len(text)]
     plain = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
     spans = data.draw(st.lists(st.sampled_from(plain), unique=True)) if plain else []
-    got = controls.encode(tokenizer, Spoken(text, sorted(spans)))
+    got = controls.encode(tokenizer, RenderedPrompt(text, sorted(spans)))
     assert got == tokenizer.encode(text)
 
 

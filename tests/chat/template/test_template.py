@@ -113,7 +113,7 @@ def test_a_plain_conversation() -> None:
     template = ChatTemplate(PLAIN)
     assert template.render([SYSTEM, user("hi")]) == "[system]Be brief.[user]hi"
     assert template.tool_format is HERMES
-    assert not template.habits.tools
+    assert not template.capabilities.tools
     assert template.end_texts == ()
 
 
@@ -131,9 +131,9 @@ def test_chatml_where_there_is_no_template() -> None:
 def test_native_tools() -> None:
     template = ChatTemplate(QWEN)
     assert template.tool_format is HERMES
-    assert template.habits.calls == ("", True)
-    assert template.habits.parallel_calls
-    assert template.habits.results
+    assert template.capabilities.calls == ("", True)
+    assert template.capabilities.parallel_calls
+    assert template.capabilities.results
     text = template.render(TWO_CALLS, TOOLS)
     assert '"description": "<&é>"' in text, "no HTML escapes, letters as they are"
     assert '{"name": "look", "arguments": {"at": 1}}' in text
@@ -156,7 +156,7 @@ def test_arguments_that_are_nested_too_deeply_stay_text(source: str, depth: int)
 def test_one_call_a_message_where_the_template_takes_no_more() -> None:
     template = ChatTemplate(LLAMA_LIKE, bos="<s>")
     assert template.tool_format is LLAMA
-    assert not template.habits.parallel_calls
+    assert not template.capabilities.parallel_calls
     lines = template.render(TWO_CALLS, TOOLS).splitlines()
     assert lines[1:] == [
         "[user]go",
@@ -185,7 +185,7 @@ def test_tools_are_described_where_the_template_cannot() -> None:
     assert ChatTemplate(PLAIN).render([user("hi")], TOOLS).startswith("[system]You can call")
 
 
-def test_calls_and_results_are_said_where_the_template_cannot() -> None:
+def test_calls_and_results_are_text_where_the_template_shows_neither() -> None:
     text = ChatTemplate(PLAIN).render(TWO_CALLS)
     assert text == (
         '[user]go[assistant]<tool_call>\n{"name": "look", "arguments": {"at": 1}}\n</tool_call>\n'
@@ -196,7 +196,7 @@ def test_calls_and_results_are_said_where_the_template_cannot() -> None:
 
 def test_a_template_that_knows_only_user_and_assistant_in_turn() -> None:
     template = ChatTemplate(STRICT)
-    assert not template.habits.system
+    assert not template.capabilities.system
     messages = [SYSTEM, user("a"), user("b"), *TWO_CALLS[1:], user("c")]
     text = template.render(messages, TOOLS)
     assert text.count("[user]") == 2
@@ -217,7 +217,7 @@ def test_a_later_system_message_where_only_the_first_is_taken() -> None:
 
 def test_arguments_as_text_and_no_content_beside_calls() -> None:
     template = ChatTemplate(TEXT_ARGUMENTS)
-    assert template.habits.calls == (None, False)
+    assert template.capabilities.calls == (None, False)
     calls = '{"name": "look", "arguments": {"at": 1}}{"name": "find", "arguments": {}}'
     assert calls in template.render(TWO_CALLS)
 
@@ -230,7 +230,7 @@ def test_calls_that_are_no_json_are_asked_for_in_our_own_words() -> None:
 {%- for key, value in call.function.arguments.items() %}<{{ key }}>{{ value }}{% endfor %}
 {%- endfor %}{% endfor %}"""
     template = ChatTemplate(source)
-    assert not template.habits.tools
+    assert not template.capabilities.tools
     text = template.render(TWO_CALLS, TOOLS)
     assert "<function=" not in text
     assert "You can call" in text
@@ -248,8 +248,8 @@ def test_a_result_knows_what_was_called() -> None:
 "name": "{{ call.function.name }}"}</tool_call>{% endfor %}
 {%- endfor %}"""
     template = ChatTemplate(source)
-    assert template.habits.tools
-    assert template.habits.parallel_calls
+    assert template.capabilities.tools
+    assert template.capabilities.parallel_calls
     assert template.render(TWO_CALLS).endswith("[tool look]one[tool find]two")
     unknown = template.render([user("a"), {**result("x", "b"), "name": "given"}])
     assert unknown.endswith("[tool given]b")
@@ -267,7 +267,7 @@ def test_ids_are_shortened_where_the_template_wants_it() -> None:
 {%- else %}[{{ m.role }}]{{ m.content }} {{ m.tool_call_id }}{% endif %}
 {%- endfor %}"""
     template = ChatTemplate(source)
-    assert template.habits.short_ids
+    assert template.capabilities.short_ids
     assert template.tool_format is JSON_LIST
     messages = [user("go"), calling(("call_long_id", "look", "{}")), result("call_long_id", "one")]
     text = template.render(messages)
@@ -281,11 +281,11 @@ def test_content_in_parts_both_ways() -> None:
     message = {"role": "user", "content": parts}
     assert ChatTemplate(PLAIN).render([message]) == "[user]ab"
     template = ChatTemplate(PARTS)
-    assert template.habits.parts
+    assert template.capabilities.parts
     assert template.render([SYSTEM, message]).split() == ["[system]Be", "brief.", "[user]ab"]
-    said = template.render(TWO_CALLS)
-    assert '"look"' in said
-    assert "Result of find:\ntwo" in said
+    text = template.render(TWO_CALLS)
+    assert '"look"' in text
+    assert "Result of find:\ntwo" in text
 
 
 def test_the_forms_of_other_templates() -> None:

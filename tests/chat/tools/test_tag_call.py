@@ -393,9 +393,9 @@ def calling(arguments: str) -> list[dict[str, Any]]:
 def test_the_form_is_found_by_trying_the_template_out(source: str, form: ToolFormat) -> None:
     template = ChatTemplate(source)
     assert template.tool_format is form
-    assert template.habits.tools
-    assert template.habits.calls == ("", True)
-    assert template.habits.parallel_calls
+    assert template.capabilities.tools
+    assert template.capabilities.calls == ("", True)
+    assert template.capabilities.parallel_calls
     text = template.render(calling('{"path": "a\\nb", "line": [7]}'), TOOLS)
     assert form.write([("edit", '{"path": "a\\nb", "line": [7]}')]) in text
     assert "You can call" not in text
@@ -406,7 +406,7 @@ def test_the_form_is_found_by_trying_the_template_out(source: str, form: ToolFor
 def test_tags_that_are_not_known_are_not_taken_for_known_ones() -> None:
     template = ChatTemplate(ARG_KEYS.replace("arg_value", "value"))
     assert template.tool_format is HERMES
-    assert not template.habits.tools
+    assert not template.capabilities.tools
 
 
 # The server

@@ -14,11 +14,11 @@ import msgspec
 from copyahead.chat.messages import Messages
 from copyahead.chat.tools.formats import TAG_FORMATS, TagFormat
 
-Run = Callable[[Messages, Messages | None], str]
+Render = Callable[[Messages, Messages | None], str]
 """Renders messages and tools; raises whatever a template raises."""
 
 
-class Habits(msgspec.Struct, frozen=True):
+class TemplateCapabilities(msgspec.Struct, frozen=True):
     """What a template was found to do."""
 
     system: bool
@@ -61,12 +61,12 @@ def in_parts(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": [{"type": "text", "text": text}] if text else []}
 
 
-def try_out(run: Run) -> Habits:
-    """What the template behind `run` does."""
+def find_capabilities(render: Render) -> TemplateCapabilities:
+    """What the template behind `render` can do."""
 
     def rendered(messages: Messages, tools: Messages | None = None) -> str:
         try:
-            return run(messages, tools)
+            return render(messages, tools)
         except Exception:
             return ""
 
@@ -89,7 +89,7 @@ def try_out(run: Run) -> Habits:
     both = rendered([user, _calls(calls, 2)]) if calls is not None else ""
     long = rendered([user, _calls(calls, 1, _LONG_ID)]) if calls is not None else ""
     system = {"role": "system", "content": "Probe-system"}
-    return Habits(
+    return TemplateCapabilities(
         system="Probe-system" in rendered([shown(system), user]),
         parts=parts,
         tools=tools,

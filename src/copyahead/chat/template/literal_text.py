@@ -27,17 +27,19 @@ _PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10
 """Characters to which Unicode gives no meaning."""
 
 
-class Spoken(NamedTuple):
-    """A text, and where it spells control tokens that are to be read as letters."""
+class RenderedPrompt(NamedTuple):
+    """A prompt's text, and where it spells control tokens that are to be read as letters."""
 
     text: str
-    spans: Sequence[tuple[int, int]] = ()
+    literal_spans: Sequence[tuple[int, int]] = ()
     """Start and end of each spelling, in order."""
 
-    def __add__(self, other: Any) -> Spoken:
+    def __add__(self, other: Any) -> RenderedPrompt:
         """Both texts, one after the other."""
-        more = [(start + len(self.text), end + len(self.text)) for start, end in other.spans]
-        return Spoken(self.text + other.text, [*self.spans, *more])
+        more = [
+            (start + len(self.text), end + len(self.text)) for start, end in other.literal_spans
+        ]
+        return RenderedPrompt(self.text + other.text, [*self.literal_spans, *more])
 
 
 class ControlTexts:
@@ -52,11 +54,11 @@ class ControlTexts:
         """Start and end of each spelling in `text`."""
         return [match.span() for match in self._pattern.finditer(text)]
 
-    def spoken(self, text: str) -> Spoken:
+    def literal(self, text: str) -> RenderedPrompt:
         """`text` with all its spellings to be read as letters."""
-        return Spoken(text, self.find(text))
+        return RenderedPrompt(text, self.find(text))
 
-    def rendered(self, render: Callable[[Any], str], given: Any) -> Spoken:
+    def rendered(self, render: Callable[[Any], str], given: Any) -> RenderedPrompt:
         """What `render` makes of `given`, whose texts spell nothing but letters.
 
         `given`: lists and dicts of texts. Where `render` does not pass spellings on as they are,
@@ -66,7 +68,7 @@ class ControlTexts:
         text = render(given)
         spellings = sorted({s for one in _texts(given) for s in self._pattern.findall(one)})
         if not spellings:
-            return Spoken(text)
+            return RenderedPrompt(text)
         taken = set(text).union(*_texts(given))
         free = (char for char in map(chr, chain(*_PRIVATE)) if char not in taken)
         marks = dict(zip(spellings, free, strict=False))
@@ -75,21 +77,21 @@ class ControlTexts:
         try:
             marked = render(_mapped(given, lambda one: self._marked(one, marks)))
         except Exception:
-            return Spoken(text)
+            return RenderedPrompt(text)
         restored = _restored(marked, marks)
-        return restored if restored.text == text else Spoken(text)
+        return restored if restored.text == text else RenderedPrompt(text)
 
     def _marked(self, text: str, marks: dict[str, str]) -> str:
         return self._pattern.sub(lambda match: marks[match[0]], text)
 
-    def encode(self, tokenizer: Tokenizer, spoken: Spoken) -> list[Token]:
-        """Token ids of a prompt, its spans as letters.
+    def encode(self, tokenizer: Tokenizer, prompt: RenderedPrompt) -> list[Token]:
+        """Token ids of a prompt, its literal spans as letters.
 
         Control tokens cut a text into fragments that know nothing of each other. So only the
         fragments with spans are read without control tokens, and the rest together as ever. (A
         few vocabularies have control tokens that take the white space beside them: not so there.)
         """
-        text, spans = spoken
+        text, spans = prompt
         if not spans:
             return tokenizer.encode(text)
         lead = tokenizer.encode("")
@@ -119,7 +121,7 @@ class ControlTexts:
         ]
 
 
-def _restored(marked: str, marks: dict[str, str]) -> Spoken:
+def _restored(marked: str, marks: dict[str, str]) -> RenderedPrompt:
     """The text with spellings in the place of marks, which may have been written as JSON."""
     spellings = {}
     for spelling, mark in marks.items():
@@ -135,7 +137,7 @@ def _restored(marked: str, marks: dict[str, str]) -> Spoken:
         length += len(spelling)
         pieces += (before, spelling)
         done = match.end()
-    return Spoken("".join([*pieces, marked[done:]]), spans)
+    return RenderedPrompt("".join([*pieces, marked[done:]]), spans)
 
 
 def _texts(given: Any) -> Iterator[str]:

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from copyahead.chat.messages import (
     Messages,
+    calls_as_text,
     checked,
     folded_systems,
     relaxed,
-    said_calls,
-    said_results,
+    results_as_text,
     short_ids,
     single_calls,
     with_system,
 )
 from copyahead.chat.reasoning import markers_of
-from copyahead.chat.template.capabilities import in_parts, try_out
-from copyahead.chat.template.literal_text import ControlTexts, Spoken
+from copyahead.chat.template.capabilities import find_capabilities, in_parts
+from copyahead.chat.template.literal_text import ControlTexts, RenderedPrompt
 from copyahead.chat.tools.definitions import describe
 from copyahead.chat.tools.formats import HERMES, ToolFormat, format_of
 from copyahead.chat.untrusted_json import parsed
@@ -68,10 +68,10 @@ class ChatTemplate:
         self.bos, self.eos = bos, eos
         self._adds_bos = adds_bos
         self._template = _compile(self.source)
-        self.habits = try_out(self._run)
+        self.capabilities = find_capabilities(self._run)
         self.tool_format: ToolFormat = HERMES
-        if self.habits.tools:
-            self.tool_format = self.habits.tags or format_of(self.source)
+        if self.capabilities.tools:
+            self.tool_format = self.capabilities.tags or format_of(self.source)
         self.markers = markers_of(self.source)
         # Templates look for these in messages, where earlier turns may rightly hold them.
         own = {*self.markers, self.tool_format.begin, self.tool_format.end}
@@ -106,7 +106,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         /,
         **variables: Any,
-    ) -> Spoken:
+    ) -> RenderedPrompt:
         """As `render`, with where the messages, tools and variables spell control tokens."""
         return self.controls.rendered(
             lambda given: self.render(given[0], given[1], **given[2]),
@@ -129,14 +129,14 @@ class ChatTemplate:
         given = {key: value for key, value in variables.items() if key not in _OWN}
         conversation = checked(messages)
         offered = [dict(tool) for tool in tools or ()]
-        if offered and not self.habits.tools:
+        if offered and not self.capabilities.tools:
             conversation = with_system(conversation, describe(offered, self.tool_format))
             offered = []
-        said = self._said(conversation)
+        adapted = self._adapted(conversation)
         try:
-            text = self._run(self._parted(said), offered or None, add_generation_prompt, given)
+            text = self._run(self._parted(adapted), offered or None, add_generation_prompt, given)
         except Exception as error:
-            gentler = self._parted(relaxed(said))
+            gentler = self._parted(relaxed(adapted))
             try:
                 text = self._run(gentler, offered or None, add_generation_prompt, given)
             except Exception:
@@ -158,24 +158,26 @@ class ChatTemplate:
                     call["function"] = {**function, "arguments": text}
         return plain
 
-    def _said(self, messages: Messages) -> Messages:
+    def _adapted(self, messages: Messages) -> Messages:
         """The same conversation without what the template cannot show."""
-        habits = self.habits
-        if not habits.results or habits.calls is None:
-            messages = said_results(messages)
-        if habits.calls is None:
-            messages = said_calls(messages, self.tool_format)
+        capabilities = self.capabilities
+        if not capabilities.results or capabilities.calls is None:
+            messages = results_as_text(messages)
+        if capabilities.calls is None:
+            messages = calls_as_text(messages, self.tool_format)
         else:
-            if not habits.parallel_calls:
+            if not capabilities.parallel_calls:
                 messages = single_calls(messages)
-            named = habits.tags is not None
-            messages = [_as_taken(message, *habits.calls, named=named) for message in messages]
-            if habits.short_ids:
+            named = capabilities.tags is not None
+            messages = [
+                _as_taken(message, *capabilities.calls, named=named) for message in messages
+            ]
+            if capabilities.short_ids:
                 messages = short_ids(messages)
-        return messages if habits.system else folded_systems(messages)
+        return messages if capabilities.system else folded_systems(messages)
 
     def _parted(self, messages: Messages) -> Messages:
-        return [in_parts(message) for message in messages] if self.habits.parts else messages
+        return [in_parts(message) for message in messages] if self.capabilities.parts else messages
 
     def _run(
         self,
