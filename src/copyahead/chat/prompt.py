@@ -16,7 +16,7 @@ from copyahead.chat.reasoning import ReasoningMarkers, ReasoningSplitter, opens_
 from copyahead.chat.reply import Reply
 from copyahead.chat.template.literal_text import RenderedPrompt
 from copyahead.chat.template.template import ChatTemplate
-from copyahead.chat.tools.definitions import check_tools, grammar_for, wanted
+from copyahead.chat.tools.definitions import ToolSelection, check_tools, grammar_for, select_tools
 from copyahead.chat.tools.formats import Json, ToolFormat
 from copyahead.errors import RequestError
 from copyahead.types import Token
@@ -72,10 +72,10 @@ def chat_prompt(
     `prefill`: the beginning of the answer, which the model goes on with; it has then thought.
     """
     checked = check_tools(tools)
-    offered, must_call = wanted(checked, tool_choice)
+    selection = select_tools(checked, tool_choice)
     # A grammar holds the model to one of them, so all are shown: the next turn's prompt, with
     # another choice, then begins in the same way and need not be read again.
-    shown = checked if must_call else offered
+    shown = checked if selection.must_call else selection.tools
     options = {k: v for k, v in (template_options or {}).items() if k not in _TAKEN}
     rendered = template.prompt(messages, shown or None, **options)
     if prefill and opens_reasoning(rendered.text, template.markers):
@@ -85,19 +85,14 @@ def chat_prompt(
     opened = template.markers if thinking else None
     parallel = parallel_tool_calls is not False
     constraint, constrained_by = _constraint(
-        schema,
-        checked,
-        tool_choice,
-        template.tool_format,
-        parallel=parallel,
-        opened=opened,
+        schema, selection, template.tool_format, parallel=parallel, opened=opened
     )
     return ChatPrompt(
         tokens=template.controls.encode(tokenizer, rendered),
         markers=template.markers,
         thinking=thinking,
-        form=template.tool_format if offered else None,
-        tools=offered,
+        form=template.tool_format if selection.tools else None,
+        tools=selection.tools,
         max_calls=None if parallel else 1,
         constraint=constraint,
         constrained_by=constrained_by,
@@ -106,8 +101,7 @@ def chat_prompt(
 
 def _constraint(
     schema: Json | bool | None,
-    tools: Sequence[Json],
-    choice: Any,
+    selection: ToolSelection,
     form: ToolFormat,
     *,
     parallel: bool,
@@ -115,16 +109,15 @@ def _constraint(
 ) -> tuple[Mapping[str, str], str]:
     """What holds an answer to `schema` or to the choice among tools, and the field that it comes
     from. `opened`: thinking, under way, comes first."""
-    offered, must_call = wanted(tools, choice)
-    if schema is not None and must_call:
+    if schema is not None and selection.must_call:
         raise RequestError(
             "response_format excludes a tool_choice that asks for a call", "response_format"
         )
-    if schema is not None and not offered and opened is None:
+    if schema is not None and not selection.tools and opened is None:
         return {"json_schema": json.dumps(schema)}, "response_format"
     is_opened = opened is not None
     grammar = grammar_for(
-        tools, choice, form, parallel=parallel, thinking=opened, opened=is_opened, answer=schema
+        selection, form, parallel=parallel, thinking=opened, opened=is_opened, answer=schema
     )
     field = "tools" if schema is None else "response_format"
     return {} if grammar is None else {"grammar": grammar}, field

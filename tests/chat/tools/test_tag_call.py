@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copyahead.chat.template.template import ChatTemplate
-from copyahead.chat.tools.definitions import check_tools, grammar_for
+from copyahead.chat.tools.definitions import check_tools, grammar_for, select_tools
 from copyahead.chat.tools.formats import ARGUMENT_TAGS, FUNCTION_TAGS, HERMES, ToolFormat
 from copyahead.chat.tools.stream import TextDelta, ToolCallDelta, ToolCallStart
 from copyahead.chat.tools.tag_values import as_json, kinds_of
@@ -328,7 +328,7 @@ KINDS[0]["function"]["parameters"] |= {
 def test_a_grammar_holds_values_to_the_schema(
     form: ToolFormat, arguments: dict[str, Any], allowed: bool
 ) -> None:
-    grammar = grammar_for(KINDS, "required", form)
+    grammar = grammar_for(select_tools(KINDS, "required"), form)
     written = form.write([("f", json.dumps(arguments))])
     assert allows(grammar, written) is allowed
     ((_, read),) = told([written], form, KINDS)[1]
@@ -338,7 +338,7 @@ def test_a_grammar_holds_values_to_the_schema(
 def test_a_tool_whose_schema_lists_nothing_takes_any_arguments() -> None:
     tools: Any = check_tools([tool("f")])
     tools[0]["function"]["parameters"] = {"type": "object"}
-    grammar = grammar_for(tools, "required", FUNCTION_TAGS)
+    grammar = grammar_for(select_tools(tools, "required"), FUNCTION_TAGS)
     for arguments in ({}, {"a": "x"}, {"a": "x", "b c": "{"}):
         assert allows(grammar, FUNCTION_TAGS.write([("f", json.dumps(arguments))]))
 

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copyahead.chat.reasoning import THINK
-from copyahead.chat.tools.definitions import check_tools, describe, grammar_for, tool_names, wanted
+from copyahead.chat.tools.definitions import (
+    ToolSelection,
+    check_tools,
+    describe,
+    grammar_for,
+    select_tools,
+    tool_names,
+)
 from copyahead.chat.tools.formats import (
     ARGUMENT_TAGS,
     FUNCTION_TAGS,
@@ -382,7 +389,7 @@ READ, NOW = ("read", '{"path": "a\\"b\\n<"}'), ("now", "{}")
 
 @pytest.mark.parametrize("form", [*FORMS, *TAGGED], ids=lambda form: form.name)
 def test_a_grammar_allows_what_the_choice_allows(form: ToolFormat) -> None:
-    required = grammar_for(TOOLS, "required", form)
+    required = grammar_for(select_tools(TOOLS, "required"), form)
     assert allows(required, form.write([READ]))
     assert allows(required, form.write([NOW, READ, NOW]))
     assert not allows(required, form.write([("read", "{}")]))
@@ -390,10 +397,11 @@ def test_a_grammar_allows_what_the_choice_allows(form: ToolFormat) -> None:
     assert not allows(required, "It is noon.")
     if form in FORMS:
         assert not allows(required, form.write([("now", "{" + " " * 40 + "}")]))
-    single = grammar_for(TOOLS, "required", form, parallel=False)
+    single = grammar_for(select_tools(TOOLS, "required"), form, parallel=False)
     assert allows(single, form.write([READ]))
     assert not allows(single, form.write([READ, NOW]))
-    named = grammar_for(TOOLS, {"type": "function", "function": {"name": "now"}}, form)
+    now = {"type": "function", "function": {"name": "now"}}
+    named = grammar_for(select_tools(TOOLS, now), form)
     assert allows(named, form.write([NOW]))
     assert not allows(named, form.write([READ]))
     assert not allows(named, form.write([NOW, NOW]))
@@ -401,11 +409,11 @@ def test_a_grammar_allows_what_the_choice_allows(form: ToolFormat) -> None:
 
 def test_a_grammar_leaves_room_to_think() -> None:
     call = HERMES.write([NOW])
-    free = grammar_for(TOOLS, "required", HERMES, thinking=THINK)
+    free = grammar_for(select_tools(TOOLS, "required"), HERMES, thinking=THINK)
     assert allows(free, call)
     assert allows(free, f"<think>\nread < now </think>\n\n{call}")
     assert not allows(free, f"now </think>{call}")
-    opened = grammar_for(TOOLS, "required", HERMES, thinking=THINK, opened=True)
+    opened = grammar_for(select_tools(TOOLS, "required"), HERMES, thinking=THINK, opened=True)
     assert allows(opened, f"now\n</think>\n\n{call}")
     assert not allows(opened, call)
 
@@ -417,8 +425,8 @@ CLOSED = {**OPEN, "additionalProperties": False}
 @pytest.mark.parametrize("schema", [OPEN, {"type": "array", "items": CLOSED}, {"enum": ["{", 3]}])
 @pytest.mark.parametrize("form", [*FORMS, *TAGGED])
 def test_a_grammar_allows_calls_or_an_answer_by_a_schema(form: ToolFormat, schema: Any) -> None:
-    grammar = grammar_for(TOOLS, "auto", form, answer=schema)
-    one = grammar_for(TOOLS, "auto", form, answer=schema, parallel=False)
+    grammar = grammar_for(select_tools(TOOLS, "auto"), form, answer=schema)
+    one = grammar_for(select_tools(TOOLS, "auto"), form, answer=schema, parallel=False)
     both = form.write([("now", '{"a": "1"}'), ("read", "{}")])
     assert allows(grammar, both)
     assert not allows(one, both)
@@ -435,7 +443,7 @@ def test_a_grammar_allows_calls_or_an_answer_by_a_schema(form: ToolFormat, schem
 
 @pytest.mark.parametrize("schema", [True, False, {"type": "object"}])
 def test_white_space_of_an_answer_after_thinking_is_bounded(schema: Any) -> None:
-    grammar = grammar_for((), None, HERMES, thinking=THINK, opened=True, answer=schema)
+    grammar = grammar_for(ToolSelection(), HERMES, thinking=THINK, opened=True, answer=schema)
     if schema is False:
         with pytest.raises(RequestError, match="does not compile"):
             allows(grammar, "{}")
@@ -446,15 +454,16 @@ def test_white_space_of_an_answer_after_thinking_is_bounded(schema: Any) -> None
 
 @pytest.mark.parametrize("choice", [None, "auto", "none"])
 def test_no_grammar_where_the_model_is_free(choice: str | None) -> None:
-    assert grammar_for(TOOLS, choice, HERMES) is None
-    assert tool_names(wanted(TOOLS, choice)[0]) == ([] if choice == "none" else ["read", "now"])
+    selection = select_tools(TOOLS, choice)
+    assert grammar_for(selection, HERMES) is None
+    assert tool_names(selection.tools) == ([] if choice == "none" else ["read", "now"])
 
 
 def test_allowed_tools_and_the_flat_form() -> None:
     allowed = {"mode": "required", "tools": [tool("now")]}
-    chosen, must = wanted(TOOLS, {"type": "allowed_tools", "allowed_tools": allowed})
+    chosen, must, _ = select_tools(TOOLS, {"type": "allowed_tools", "allowed_tools": allowed})
     assert (tool_names(chosen), must) == (["now"], True)
-    chosen, must = wanted(TOOLS, {"type": "function", "name": "read"})
+    chosen, must, _ = select_tools(TOOLS, {"type": "function", "name": "read"})
     assert (tool_names(chosen), must) == (["read"], True)
 
 
@@ -472,7 +481,7 @@ def test_allowed_tools_and_the_flat_form() -> None:
 )
 def test_a_wrong_choice_is_refused(tools: list[Any], choice: Any, words: str) -> None:
     with pytest.raises(RequestError, match="tool_choice") as caught:
-        wanted(tools, choice)
+        select_tools(tools, choice)
     assert words in str(caught.value)
     assert caught.value.field == "tool_choice"
 
@@ -531,5 +540,5 @@ def test_the_description_names_every_tool_and_shows_a_call_in_the_form() -> None
 
 def test_schemas_of_the_request_are_not_changed() -> None:
     before = json.dumps(TOOLS)
-    grammar_for(TOOLS, "required", HERMES)
+    grammar_for(select_tools(TOOLS, "required"), HERMES)
     assert json.dumps(TOOLS) == before

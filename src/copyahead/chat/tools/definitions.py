@@ -1,6 +1,6 @@
 """Tools as a request gives them, the choice among them, and the grammar of a call that must come.
 
-How a model writes calls is `tool_formats`' work, and how they are found `tool_parser`'s.
+How models write calls is the business of `formats`, and how calls are found that of `stream`.
 """
 
 from __future__ import annotations
@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from copyahead.chat.reasoning import ReasoningMarkers
-from copyahead.chat.tools.formats import HERMES, ToolFormat, json_rule, lark_text
+from copyahead.chat.tools.formats import HERMES, Json, ToolFormat, json_rule, lark_text
 from copyahead.chat.untrusted_json import MAX_DEPTH, is_shallow
 from copyahead.errors import RequestError
-
-Json = dict[str, Any]
 
 MAX_CALLS = 16
 """Most calls in one answer that a grammar asks for."""
@@ -88,29 +86,40 @@ def describe(tools: Sequence[Json], form: ToolFormat = HERMES) -> str:
     return "\n".join(lines)
 
 
-def wanted(tools: Sequence[Json] | None, choice: Any) -> tuple[list[Json], bool]:
-    """The tools that `tool_choice` leaves to the model, and whether one must be called.
+class ToolSelection(NamedTuple):
+    """What a request's `tool_choice` makes of its tools."""
+
+    tools: Sequence[Json] = ()
+    """Those that the model may call."""
+    must_call: bool = False
+    """Whether it has to call one."""
+    call_once: bool = False
+    """Whether exactly one call is asked for: the choice names a single tool."""
+
+
+def select_tools(tools: Sequence[Json], choice: Any) -> ToolSelection:
+    """The selection from checked tools by `tool_choice`.
 
     `choice` is none, auto, required, `{"type": "function", "function": {"name": ...}}`, the same
     without the inner object, or `{"type": "allowed_tools", ...}`. Raises RequestError when it is
     something else, or names a tool that there is not.
     """
-    tools = list(tools or ())
     if choice is None or choice == "auto":
-        return tools, False
+        return ToolSelection(tools)
     if choice == "none":
-        return [], False
+        return ToolSelection()
     if choice == "required":
-        names, must = tool_names(tools), True
+        names, must_call = tool_names(tools), True
     else:
-        names, must = _named(choice)
+        names, must_call = _named(choice)
     chosen = [tool for tool in tools if tool["function"]["name"] in names]
     missing = set(names) - set(tool_names(chosen))
     if missing or not chosen:
         what = f"names {sorted(missing)[0]!r}" if missing else "asks for a call"
         known = ", ".join(tool_names(tools)) or "no tool"
         raise RequestError(f"tool_choice {what}, and tools has {known}", field="tool_choice")
-    return chosen, must
+    call_once = must_call and choice != "required" and len(chosen) == 1
+    return ToolSelection(chosen, must_call, call_once)
 
 
 def _named(choice: Any) -> tuple[list[str], bool]:
@@ -142,8 +151,7 @@ def _function_name(choice: Any) -> str | None:
 
 
 def grammar_for(
-    tools: Sequence[Json] | None,
-    choice: Any,
+    selection: ToolSelection,
     form: ToolFormat,
     *,
     parallel: bool = True,
@@ -151,29 +159,28 @@ def grammar_for(
     opened: bool = False,
     answer: Json | bool | None = None,
 ) -> str | None:
-    """A grammar (llguidance's Lark) for answers that call what `choice` asks for.
+    """A grammar (llguidance's Lark) for answers that call what `selection` asks for.
 
-    Where the model may call nothing, it is for calls with any arguments or for `answer`, the
-    schema of the other answers; None if these are free. A named tool is called once; other calls
-    may be followed by more when `parallel`. `thinking`: the model may think first, and `opened`
-    says that it already does. Raises RequestError as `wanted` does.
+    Where the model need not call, it is for calls with any arguments or for `answer`, the schema
+    of the other answers; None if these are free. A call may be followed by more when `parallel`,
+    except where one tool is to be called once. `thinking`: the model may think first, and `opened`
+    says that it already does.
     """
-    chosen, must = wanted(tools, choice)
-    if not must and answer is None:
+    tools, must_call, call_once = selection
+    if not must_call and answer is None:
         return None
-    many = parallel and (not must or choice == "required" or len(chosen) > 1)
-    calls = _calls_rule(form, many)
-    start = calls if must else f"({calls} | answer)" if chosen else "answer"
+    calls = _calls_rule(form, parallel and not call_once)
+    start = calls if must_call else f"({calls} | answer)" if tools else "answer"
     lines = [f"start: {_thinking_rule(thinking, opened)}{start}"]
     if thinking is not None:
         lines.append(f"thoughts[suffix={lark_text(thinking.end)}]: /(?s:.*)/")
-    if not must and answer is not None:
+    if not must_call and answer is not None:
         lines.append(f"answer: {json_rule(answer)}")
-    if chosen:
-        lines.append("call: " + " | ".join(f"call_{place}" for place in range(len(chosen))))
-    for place, tool in enumerate(chosen):
+    if tools:
+        lines.append("call: " + " | ".join(f"call_{place}" for place in range(len(tools))))
+    for place, tool in enumerate(tools):
         name, parameters = tool["function"]["name"], tool["function"]["parameters"]
-        if must:
+        if must_call:
             lines += form.rules(place, name, _closed(parameters))
         else:
             lines += form.free_rules(place, name)
