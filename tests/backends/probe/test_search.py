@@ -19,7 +19,7 @@ from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.backends.probe import cache as probe_cache
 from copyahead.backends.probe import measure
 from copyahead.backends.probe import search as probe
-from copyahead.backends.probe.measure import Measurement, Request
+from copyahead.backends.probe.measure import Measurement, MeasurementRequest
 from copyahead.backends.probe.search import ProbeResult
 from copyahead.config import ModelOptions
 from copyahead.errors import ModelError
@@ -39,7 +39,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From the call on, a probe that measures anything fails."""
 
-    def run(request: Request) -> Measurement:
+    def run(request: MeasurementRequest) -> Measurement:
         raise AssertionError(f"measured again: {request}")
 
     return lambda: monkeypatch.setattr(probe, "_run", run)
@@ -180,7 +180,7 @@ class Machine:
     def __post_init__(self) -> None:
         self.asked: list[tuple[str, bool, bool]] = []
 
-    def run(self, request: Request) -> Measurement:
+    def run(self, request: MeasurementRequest) -> Measurement:
         settings = request.settings
         assert settings.repack == settings.tiled
         self.asked.append((settings.kv_type, settings.repack, request.quick))

@@ -42,7 +42,7 @@ _ROLLBACKS = (0, 3, 7, 2)
 _DRAFT_ROWS = 8
 
 
-class Request(msgspec.Struct, frozen=True):
+class MeasurementRequest(msgspec.Struct, frozen=True):
     """What to measure."""
 
     path: str
@@ -69,7 +69,7 @@ class Measurement(msgspec.Struct, frozen=True):
     capabilities: Capabilities
 
 
-def measure(request: Request) -> Measurement:
+def measure(request: MeasurementRequest) -> Measurement:
     """Load the model and measure it. Raises ModelError or BackendError."""
     probe_room = msgspec.structs.replace(
         request.settings, ctx=request.prefix + 2 * ROWS_PER_REQUEST, parallel=SLOTS
@@ -252,7 +252,7 @@ def _bits_equal(one: Logits, other: Logits) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure what the one argument, a request in JSON, asks for; print the result as JSON."""
-    request = msgspec.json.decode(arguments[0], type=Request)
+    request = msgspec.json.decode(arguments[0], type=MeasurementRequest)
     try:
         answer: Any = measure(request)
     except CopyaheadError as error:

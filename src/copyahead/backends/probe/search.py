@@ -24,7 +24,7 @@ from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.gguf import find_model, fingerprint, read_header
 from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
 from copyahead.backends.probe import cache
-from copyahead.backends.probe.measure import Measurement, Request
+from copyahead.backends.probe.measure import Measurement, MeasurementRequest
 from copyahead.config import ModelOptions
 from copyahead.errors import ModelError
 from copyahead.step_cost import StepCost
@@ -103,7 +103,9 @@ def probe(
     if result is None:
         logger.info("probing %s with %s", model.name, settings.numerics())
         begin = time.perf_counter()
-        found = _run(Request(path=str(model), settings=settings, prefix=prefix, quick=quick))
+        found = _run(
+            MeasurementRequest(path=str(model), settings=settings, prefix=prefix, quick=quick)
+        )
         seconds = time.perf_counter() - begin
         result = ProbeResult(
             settings=settings,
@@ -219,7 +221,7 @@ def _exactness(found: Measurement) -> Exactness:
     )
 
 
-def _run(request: Request) -> Measurement:
+def _run(request: MeasurementRequest) -> Measurement:
     """Measure in a process of its own."""
     done = subprocess.run(
         [*_command(), msgspec.json.encode(request).decode()],
