@@ -7,28 +7,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from copyahead._version import __version__
-from copyahead.server import wire
+from copyahead.server import tokens
 from copyahead.server.answers import json_response
 from copyahead.server.anthropic.messages import Messages, count_tokens
 from copyahead.server.anthropic.messages_input import CountRequest, MessagesRequest
 from copyahead.server.errors import ApiError, ClientGone, api_error
 from copyahead.server.http.auth import ApiKeys, HostCheck, KeyCheck
 from copyahead.server.http.limits import BodyLimit
-from copyahead.server.http.streaming import while_connected
 from copyahead.server.metrics import CONTENT_TYPE
 from copyahead.server.openai.chat import ChatCompletions
 from copyahead.server.openai.completions import completions
 from copyahead.server.openai.responses import Responses
 from copyahead.server.openai.responses_input import ResponsesRequest
+from copyahead.server.openai.wire import ChatRequest, CompletionRequest
 from copyahead.server.route import respond
 from copyahead.server.service import Service
+from copyahead.server.wire import RENAMES, field_names, now
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The request is wrong; `param` names the field."},
@@ -64,63 +66,47 @@ def make_app(service: Service, *, is_local: bool = False) -> FastAPI:
     return app
 
 
-def tenant_of(http: Request) -> str:
+def tenant_of(http: HttpRequest) -> str:
     """Whose request it is, as the key check left it."""
     return str(http.scope.get("state", {}).get("tenant", ""))
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions", responses=_ERRORS, response_class=Response)
-    async def chat_completions(body: wire.ChatRequest, http: Request) -> Response:
+    async def chat_completions(body: ChatRequest, http: HttpRequest) -> Response:
         return await respond(ChatCompletions(), service, http, body, tenant_of(http))
 
     @app.post("/v1/completions", responses=_ERRORS, response_class=Response)
-    async def text_completions(body: wire.CompletionRequest, http: Request) -> Response:
+    async def text_completions(body: CompletionRequest, http: HttpRequest) -> Response:
         return await completions(service, http, body, tenant_of(http))
 
 
 def _add_other_shapes(app: FastAPI, service: Service) -> None:
     @app.post("/v1/responses", responses=_ERRORS, response_class=Response)
-    async def create_response(body: ResponsesRequest, http: Request) -> Response:
+    async def create_response(body: ResponsesRequest, http: HttpRequest) -> Response:
         return await respond(Responses(), service, http, body, tenant_of(http))
 
     @app.post("/v1/messages", responses=_ERRORS, response_class=Response)
-    async def create_message(body: MessagesRequest, http: Request) -> Response:
+    async def create_message(body: MessagesRequest, http: HttpRequest) -> Response:
         return await respond(Messages(), service, http, body, tenant_of(http))
 
     @app.post("/v1/messages/count_tokens", responses=_ERRORS, response_class=Response)
-    async def count_message_tokens(body: CountRequest, http: Request) -> Response:
+    async def count_message_tokens(body: CountRequest, http: HttpRequest) -> Response:
         return await count_tokens(service, http, body)
 
 
 def _add_tokens(app: FastAPI, service: Service) -> None:
     @app.post("/tokenize", responses=_ERRORS, response_class=Response)
-    async def tokenize(body: wire.TokenizeRequest, http: Request) -> Response:
-        tokens = await while_connected(http, _tokens(service, body))
-        document: dict[str, Any] = {"tokens": tokens, "count": len(tokens)}
-        document["max_model_len"] = service.capabilities.context_size
-        if body.with_pieces:
-            document["pieces"] = [{"id": t, "piece": service.text([t])} for t in tokens]
-        return json_response(document)
+    async def tokenize(body: tokens.TokenizeRequest, http: HttpRequest) -> Response:
+        return await tokens.tokenize(service, http, body)
 
     @app.post("/detokenize", responses=_ERRORS, response_class=Response)
-    async def detokenize(body: wire.DetokenizeRequest) -> Response:
-        text = await asyncio.to_thread(service.text, body.tokens)
-        return json_response({"content": text, "prompt": text})
-
-
-async def _tokens(service: Service, body: wire.TokenizeRequest) -> list[int]:
-    if body.messages is not None:
-        messages = [message.model_dump(exclude_none=True) for message in body.messages]
-        return (await service.chat_prompt(messages=messages)).tokens
-    text = body.content if body.content is not None else body.prompt
-    if text is None:
-        raise ApiError("content is missing: give a text, or messages", param="content")
-    return await asyncio.to_thread(service.tokenizer.encode, text, special=body.add_special)
+    async def detokenize(body: tokens.DetokenizeRequest) -> Response:
+        return await tokens.detokenize(service, body)
 
 
 def _add_status(app: FastAPI, service: Service) -> None:
-    started = wire.now()
+    started = now()
 
     def model() -> dict[str, Any]:
         return {**service.describe(), "created": started}
@@ -153,9 +139,9 @@ def _add_status(app: FastAPI, service: Service) -> None:
 
 
 def _add_handlers(app: FastAPI, service: Service) -> None:
-    names = wire.field_names()
+    names = field_names()
 
-    async def failed(http: Request, error: Exception) -> Response:
+    async def failed(http: HttpRequest, error: Exception) -> Response:
         if isinstance(error, ClientGone):
             return Response(status_code=499)
         fault = _fault(error, names)
@@ -190,7 +176,7 @@ def _fault(error: Exception, names: frozenset[str]) -> ApiError:
             return ApiError(f"the body {reason}", code="invalid_json")
         message = str(error.detail).lower() or "the request cannot be served"
         return ApiError(message, status=error.status_code, headers=error.headers)
-    return api_error(error, wire.RENAMES)
+    return api_error(error, RENAMES)
 
 
 def _wrong_value(error: RequestValidationError, names: frozenset[str]) -> ApiError:

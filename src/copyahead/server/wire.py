@@ -1,4 +1,7 @@
-"""What clients send, as models. Unknown fields are ignored; wrong types are refused by name.
+"""What clients send on every route, as models, and checks of values.
+
+Unknown fields are ignored; wrong types are refused by name. What only one API has stands with its
+routes (`openai/`, `anthropic/`).
 
 Ranges are checked where the values are used (`copyahead.sampling`, `copyahead.engine.request`),
 so that they are written down once.
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,7 +26,7 @@ RENAMES = {
     "policy": "speculative.policy",
     "max_draft_tokens": "speculative.max_draft_tokens",
 }
-"""Fields of `engine.Request` that have another name on the wire."""
+"""Fields of `engine.request.Request` that have another name on the wire."""
 
 
 class Wire(BaseModel):
@@ -58,32 +61,6 @@ class Prediction(Wire):
 
     type: Literal["content"] = "content"
     content: str | list[TextPart]
-
-
-class FunctionCall(Wire):
-    """A function and its arguments, as JSON text."""
-
-    name: str
-    arguments: str = "{}"
-
-
-class ToolCall(Wire):
-    """A call that the model made earlier."""
-
-    id: str | None = None
-    type: str = "function"
-    function: FunctionCall
-
-
-class Message(Wire):
-    """One message of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, Any]] | None = None
-    name: str | None = None
-    tool_calls: list[ToolCall] | None = None
-    tool_call_id: str | None = None
-    reasoning_content: str | None = None
 
 
 class JsonSchema(Wire):
@@ -141,7 +118,7 @@ class SamplingFields(Wire):
 
 
 class CommonFields(SamplingFields):
-    """What chat and text completions share."""
+    """What the bodies of all routes that write an answer share."""
 
     model: str | None = Field(None, description="Ignored: the server has one model.")
     stream: bool | None = None
@@ -177,57 +154,6 @@ class CommonFields(SamplingFields):
                 code="invalid_value",
             )
         return stops
-
-
-class ChatRequest(CommonFields):
-    """Body of `POST /v1/chat/completions`."""
-
-    messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: int | None = Field(None, description="Wins over max_tokens.")
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    response_format: ResponseFormat | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = Field(
-        None, description="none, auto, required, or an object that names a function."
-    )
-    parallel_tool_calls: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-
-    def check(self) -> None:
-        """Raise ApiError for what this route cannot do."""
-        if self.top_logprobs is not None and not self.logprobs:
-            raise ApiError(
-                "top_logprobs needs logprobs to be true", param="top_logprobs", code="invalid_value"
-            )
-
-
-class CompletionRequest(CommonFields):
-    """Body of `POST /v1/completions`."""
-
-    prompt: str | list[str] | list[int] | list[list[int]]
-    max_tokens: int | None = Field(16, description="-1 or null: until the context is full.")
-    logprobs: int | None = None
-    echo: bool | None = None
-    suffix: str | None = None
-    best_of: int | None = None
-    response_format: ResponseFormat | None = None
-
-
-class TokenizeRequest(Wire):
-    """Body of `POST /tokenize`: a text, or messages as the chat route would see them."""
-
-    content: str | None = None
-    prompt: str | None = Field(None, description="Another name for content.")
-    messages: list[Message] | None = None
-    add_special: bool = Field(True, description="Read control tokens, add the leading one.")
-    with_pieces: bool = Field(False, description="Also the text of every token.")
-
-
-class DetokenizeRequest(Wire):
-    """Body of `POST /detokenize`."""
-
-    tokens: list[int]
 
 
 def new_id(prefix: str) -> str:

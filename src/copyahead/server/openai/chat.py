@@ -14,9 +14,10 @@ from copyahead.engine.text import Run
 from copyahead.server.generation import Generation
 from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
 from copyahead.server.openai.logprobs import chat_logprobs
+from copyahead.server.openai.wire import ChatRequest
 from copyahead.server.route import ChatRoute
 from copyahead.server.service import Service
-from copyahead.server.wire import RENAMES, ChatRequest, schema_of
+from copyahead.server.wire import RENAMES, schema_of
 from copyahead.types import FinishReason
 
 

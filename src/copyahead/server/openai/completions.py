@@ -16,8 +16,9 @@ from copyahead.server.errors import ApiError
 from copyahead.server.http.streaming import while_connected
 from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
 from copyahead.server.openai.logprobs import CompletionLogprobs, join
+from copyahead.server.openai.wire import CompletionRequest
 from copyahead.server.service import Service
-from copyahead.server.wire import RENAMES, CompletionRequest, budget, new_id, schema_of
+from copyahead.server.wire import RENAMES, budget, new_id, schema_of
 from copyahead.types import Token
 
 

@@ -1,0 +1,60 @@
+"""`POST /tokenize` and `POST /detokenize`: from a text or messages to token ids, and back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pydantic import Field
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from copyahead.server.answers import json_response
+from copyahead.server.errors import ApiError
+from copyahead.server.http.streaming import while_connected
+from copyahead.server.openai.wire import ChatMessage
+from copyahead.server.service import Service
+from copyahead.server.wire import Wire
+from copyahead.types import Token
+
+
+class TokenizeRequest(Wire):
+    """Body of `POST /tokenize`: a text, or messages as the chat route would see them."""
+
+    content: str | None = None
+    prompt: str | None = Field(None, description="Another name for content.")
+    messages: list[ChatMessage] | None = None
+    add_special: bool = Field(True, description="Read control tokens, add the leading one.")
+    with_pieces: bool = Field(False, description="Also the text of every token.")
+
+
+class DetokenizeRequest(Wire):
+    """Body of `POST /detokenize`."""
+
+    tokens: list[int]
+
+
+async def tokenize(service: Service, http: HttpRequest, body: TokenizeRequest) -> Response:
+    """The token ids, how many they are, and how many the model takes."""
+    tokens = await while_connected(http, _tokens(service, body))
+    document: dict[str, Any] = {"tokens": tokens, "count": len(tokens)}
+    document["max_model_len"] = service.capabilities.context_size
+    if body.with_pieces:
+        document["pieces"] = [{"id": t, "piece": service.text([t])} for t in tokens]
+    return json_response(document)
+
+
+async def detokenize(service: Service, body: DetokenizeRequest) -> Response:
+    """The text, under both names that clients know it by."""
+    text = await asyncio.to_thread(service.text, body.tokens)
+    return json_response({"content": text, "prompt": text})
+
+
+async def _tokens(service: Service, body: TokenizeRequest) -> list[Token]:
+    if body.messages is not None:
+        messages = [message.model_dump(exclude_none=True) for message in body.messages]
+        return (await service.chat_prompt(messages=messages)).tokens
+    text = body.content if body.content is not None else body.prompt
+    if text is None:
+        raise ApiError("content is missing: give a text, or messages", param="content")
+    return await asyncio.to_thread(service.tokenizer.encode, text, special=body.add_special)
