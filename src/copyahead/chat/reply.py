@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from copyahead.chat.reasoning import ReasoningSplitter
-from copyahead.chat.tools.stream import Event, TextDelta, ToolCallDelta, ToolCallStart
+from copyahead.chat.tools.stream import ParserEvent, TextDelta, ToolCallDelta, ToolCallStart
 from copyahead.chat.untrusted_json import well_formed
 
 
@@ -27,11 +27,11 @@ ReplyEvent = ReasoningDelta | TextDelta | ToolCallStart | ToolCallDelta
 class Parser(Protocol):
     """What finds tool calls in content; see `copyahead.chat.tools.definitions`."""
 
-    def push(self, text: str) -> list[Event]:
+    def push(self, text: str) -> list[ParserEvent]:
         """What `text` settles."""
         ...
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[ParserEvent]:
         """What was held back."""
         ...
 

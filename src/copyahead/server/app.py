@@ -17,15 +17,15 @@ from starlette.responses import Response
 from copyahead._version import __version__
 from copyahead.server import tokens
 from copyahead.server.answers import json_response
-from copyahead.server.anthropic.messages import Messages, count_tokens
-from copyahead.server.anthropic.messages_input import CountRequest, MessagesRequest
+from copyahead.server.anthropic.messages import MessagesRoute, count_tokens
+from copyahead.server.anthropic.messages_input import CountTokensRequest, MessagesRequest
 from copyahead.server.errors import ApiError, ClientGone, api_error
 from copyahead.server.http.auth import ApiKeys, HostCheck, KeyCheck
 from copyahead.server.http.limits import BodyLimit
 from copyahead.server.metrics import CONTENT_TYPE
-from copyahead.server.openai.chat import ChatCompletions
+from copyahead.server.openai.chat import ChatCompletionsRoute
 from copyahead.server.openai.completions import completions
-from copyahead.server.openai.responses import Responses
+from copyahead.server.openai.responses import ResponsesRoute
 from copyahead.server.openai.responses_input import ResponsesRequest
 from copyahead.server.openai.wire import ChatRequest, CompletionRequest
 from copyahead.server.route import respond
@@ -74,7 +74,7 @@ def tenant_of(http: HttpRequest) -> str:
 def _add_generation(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions", responses=_ERRORS, response_class=Response)
     async def chat_completions(body: ChatRequest, http: HttpRequest) -> Response:
-        return await respond(ChatCompletions(), service, http, body, tenant_of(http))
+        return await respond(ChatCompletionsRoute(), service, http, body, tenant_of(http))
 
     @app.post("/v1/completions", responses=_ERRORS, response_class=Response)
     async def text_completions(body: CompletionRequest, http: HttpRequest) -> Response:
@@ -84,14 +84,14 @@ def _add_generation(app: FastAPI, service: Service) -> None:
 def _add_other_shapes(app: FastAPI, service: Service) -> None:
     @app.post("/v1/responses", responses=_ERRORS, response_class=Response)
     async def create_response(body: ResponsesRequest, http: HttpRequest) -> Response:
-        return await respond(Responses(), service, http, body, tenant_of(http))
+        return await respond(ResponsesRoute(), service, http, body, tenant_of(http))
 
     @app.post("/v1/messages", responses=_ERRORS, response_class=Response)
     async def create_message(body: MessagesRequest, http: HttpRequest) -> Response:
-        return await respond(Messages(), service, http, body, tenant_of(http))
+        return await respond(MessagesRoute(), service, http, body, tenant_of(http))
 
     @app.post("/v1/messages/count_tokens", responses=_ERRORS, response_class=Response)
-    async def count_message_tokens(body: CountRequest, http: HttpRequest) -> Response:
+    async def count_message_tokens(body: CountTokensRequest, http: HttpRequest) -> Response:
         return await count_tokens(service, http, body)
 
 

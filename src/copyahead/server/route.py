@@ -25,7 +25,7 @@ from copyahead.server.wire import CommonFields, budget, new_id
 Body = TypeVar("Body", bound=CommonFields)
 
 
-class Answer(Protocol):
+class Responder(Protocol):
     """Turns the chunks of a generation into what clients of a route read."""
 
     async def respond(self, http: HttpRequest, body: CommonFields) -> Response:
@@ -65,7 +65,7 @@ class ChatRoute(ABC, Generic[Body]):
         body: Body,
         generation: Generation,
         names: Mapping[str, str],
-    ) -> Answer:
+    ) -> Responder:
         """What makes the answer of `generation`; `names`: `field_names` for this request."""
 
 

@@ -32,7 +32,7 @@ from copyahead.chat.tools.formats import (
     format_of,
 )
 from copyahead.chat.tools.stream import (
-    Event,
+    ParserEvent,
     TextDelta,
     ToolCallDelta,
     ToolCallStart,
@@ -54,7 +54,7 @@ def tool(name: str, **properties: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": schema}}
 
 
-def parse(chunks: list[str], parser: ToolParser) -> list[Event]:
+def parse(chunks: list[str], parser: ToolParser) -> list[ParserEvent]:
     """All events; checks what holds for any of them."""
     events = [event for chunk in chunks for event in parser.push(chunk)] + parser.finish()
     started: list[str] = []
@@ -313,7 +313,7 @@ def test_any_text_gives_the_same_events_in_any_chunks(
 ) -> None:
     text, form = written
 
-    def events(chunks: list[str]) -> list[Event]:
+    def events(chunks: list[str]) -> list[ParserEvent]:
         ids = count()
         tools = check_tools([tool("f", n={"type": "number"})])
         return parse(chunks, form.parser(tools, lambda: f"call_{next(ids)}"))

@@ -42,7 +42,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
     arguments: str
 
 
-Event = TextDelta | ToolCallStart | ToolCallDelta
+ParserEvent = TextDelta | ToolCallStart | ToolCallDelta
 
 
 def new_call_id() -> str:
@@ -114,7 +114,7 @@ class ToolParser:
         self._strays = SPACE + syntax.strays
         self._make_reader, self._new_id = make_reader, new_id
         self.num_calls = 0
-        self._events: list[Event] = []
+        self._events: list[ParserEvent] = []
         self._state: Callable[[str], None] = self._text
         self._held = ""
         self._skipped: list[str] = []
@@ -125,7 +125,7 @@ class ToolParser:
         self._raw: list[str] = []
         self._reader = self._new_reader()
 
-    def push(self, text: str) -> list[Event]:
+    def push(self, text: str) -> list[ParserEvent]:
         """What `text` settles, in order."""
         for char in text:
             self._state(char)
@@ -133,7 +133,7 @@ class ToolParser:
             self._flush()
         return self._take()
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[ParserEvent]:
         """What was held back. A call that is not finished keeps the arguments it has."""
         if self._state == self._call:
             self._abandon(self._held)
@@ -287,7 +287,7 @@ class ToolParser:
         if arguments:
             self._events.append(ToolCallDelta(self.num_calls - 1, arguments))
 
-    def _take(self) -> list[Event]:
+    def _take(self) -> list[ParserEvent]:
         events, self._events = self._events, []
         return joined(events)
 
@@ -295,9 +295,9 @@ class ToolParser:
         return self._make_reader(strict or not self._begin)
 
 
-def joined(events: Iterable[Event]) -> list[Event]:
+def joined(events: Iterable[ParserEvent]) -> list[ParserEvent]:
     """The events with neighbours of one kind and index made one."""
-    result: list[Event] = []
+    result: list[ParserEvent] = []
     for (kind, index), group in itertools.groupby(events, _kind):
         if kind is TextDelta:
             result.append(TextDelta("".join(e.text for e in group if isinstance(e, TextDelta))))
@@ -309,5 +309,5 @@ def joined(events: Iterable[Event]) -> list[Event]:
     return result
 
 
-def _kind(event: Event) -> tuple[type[Event], int]:
+def _kind(event: ParserEvent) -> tuple[type[ParserEvent], int]:
     return type(event), 0 if isinstance(event, TextDelta) else event.index

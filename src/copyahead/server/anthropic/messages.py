@@ -14,8 +14,8 @@ from copyahead.errors import CopyaheadError
 from copyahead.server.answers import json_response
 from copyahead.server.anthropic.messages_input import (
     FIELD_NAMES,
-    Conversation,
-    CountRequest,
+    AnthropicConversation,
+    CountTokensRequest,
     MessagesRequest,
     choice_of,
     format_of,
@@ -33,7 +33,7 @@ from copyahead.server.wire import schema_of
 from copyahead.types import FinishReason
 
 
-class Messages(ChatRoute[MessagesRequest]):
+class MessagesRoute(ChatRoute[MessagesRequest]):
     """Anthropic's messages."""
 
     name = "messages"
@@ -41,7 +41,7 @@ class Messages(ChatRoute[MessagesRequest]):
     prompt_field = "messages"
     field_names: ClassVar = FIELD_NAMES
 
-    def conversation(self, body: Conversation) -> dict[str, Any]:
+    def conversation(self, body: AnthropicConversation) -> dict[str, Any]:
         """The blocks put together; also for a count."""
         messages, prefill = messages_of(body)
         options = dict(body.chat_template_kwargs or {})
@@ -74,10 +74,10 @@ class Messages(ChatRoute[MessagesRequest]):
         return MessagesAnswer(service, prompt, body, generation, names)
 
 
-async def count_tokens(service: Service, http: HttpRequest, body: CountRequest) -> Response:
+async def count_tokens(service: Service, http: HttpRequest, body: CountTokensRequest) -> Response:
     """How many tokens the prompt of a request has."""
     try:
-        conversation = Messages().conversation(body)
+        conversation = MessagesRoute().conversation(body)
         prompt = await while_connected(http, service.chat_prompt(**conversation))
     except CopyaheadError as error:
         raise api_error(error, FIELD_NAMES) from error

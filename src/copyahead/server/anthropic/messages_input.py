@@ -26,14 +26,14 @@ MAX_STOPS = 64
 """Stop sequences a request may give."""
 
 
-class Turn(Wire):
+class AnthropicMessage(Wire):
     """One message: text, or a list of blocks."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[dict[str, Any]]
 
 
-class ToolChoice(Wire):
+class AnthropicToolChoice(Wire):
     """Which tool is to be called."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -54,23 +54,23 @@ class OutputConfig(Wire):
     effort: str | None = None
 
 
-class Conversation(CommonFields):
+class AnthropicConversation(CommonFields):
     """What a count and an answer have in common."""
 
-    messages: Annotated[list[Turn], Field(min_length=1)]
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1)]
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: AnthropicToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class CountRequest(Conversation):
+class CountTokensRequest(AnthropicConversation):
     """Body of `POST /v1/messages/count_tokens`."""
 
 
-class MessagesRequest(Conversation):
+class MessagesRequest(AnthropicConversation):
     """Body of `POST /v1/messages`."""
 
     max_tokens: int
@@ -99,7 +99,7 @@ class MessagesRequest(Conversation):
         return (*sequences, *super().stops)
 
 
-def messages_of(body: Conversation) -> tuple[list[dict[str, Any]], str]:
+def messages_of(body: AnthropicConversation) -> tuple[list[dict[str, Any]], str]:
     """Messages as the chat route has them, and the beginning of the answer, if it is given.
 
     ApiError or RequestError names the block that is not text, a call, or a result.
@@ -216,7 +216,7 @@ def functions_of(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, An
     ]
 
 
-def choice_of(choice: ToolChoice | None) -> str | dict[str, Any] | None:
+def choice_of(choice: AnthropicToolChoice | None) -> str | dict[str, Any] | None:
     """`tool_choice` in the chat route's shape."""
     if choice is None:
         return None

@@ -21,7 +21,7 @@ from copyahead.server.wire import RENAMES, schema_of
 from copyahead.types import FinishReason
 
 
-class ChatCompletions(ChatRoute[ChatRequest]):
+class ChatCompletionsRoute(ChatRoute[ChatRequest]):
     """OpenAI's chat completions."""
 
     name = "chat"

@@ -25,8 +25,8 @@ from copyahead.server.wire import CommonFields, now
 FINGERPRINT = f"copyahead-{__version__}"
 
 
-class Choice(Protocol):
-    """One answer of a request."""
+class ChoiceWriter(Protocol):
+    """Takes the chunks of one choice, and writes them as its route shows a choice."""
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -49,7 +49,7 @@ class ChoicesAnswer:
         self,
         service: Service,
         generation: Generation,
-        choices: Sequence[Choice],
+        choices: Sequence[ChoiceWriter],
         *,
         kinds: tuple[str, str],
         renames: Mapping[str, str],

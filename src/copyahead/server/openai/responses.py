@@ -25,7 +25,7 @@ from copyahead.server.usage import timings
 from copyahead.server.wire import new_id, now, schema_of
 
 
-class Responses(ChatRoute[ResponsesRequest]):
+class ResponsesRoute(ChatRoute[ResponsesRequest]):
     """OpenAI's responses."""
 
     name = "responses"
