@@ -7,9 +7,11 @@ import ipaddress
 import secrets
 from collections.abc import Mapping, Sequence
 
+from starlette.types import ASGIApp, Receive, Scope
+
 from copyahead.errors import ConfigError
 from copyahead.server.errors import ApiError
-from copyahead.server.http.streaming import App, Receive, Scope, Send, send_error
+from copyahead.server.http.layers import Layer
 
 OPEN_PATHS = frozenset({"/health", "/v1/health", "/openapi.json"})
 """What may be asked for without a key."""
@@ -56,59 +58,47 @@ class ApiKeys:
         return hmac.digest(self._salt, key.encode("utf-8", "surrogateescape"), "sha256")
 
 
-class KeyCheck:
-    """Turns away whoever has no key, before anything of the request's body is read.
+class KeyCheck(Layer):
+    """Turns away whoever has no key. Leaves the tenant in the request's state."""
 
-    Leaves the tenant in the request's state.
-    """
-
-    def __init__(self, app: App, keys: ApiKeys) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+        super().__init__(app)
         self._keys = keys
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application; see `starlette.types`."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    def admit(self, scope: Scope, receive: Receive) -> Receive:
+        """401 for a wrong key. On a path that needs none, the tenant is then empty."""
         headers = {
             key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]
         }
         state = scope.setdefault("state", {})
         try:
             state["tenant"] = self._keys.tenant(headers)
-        except ApiError as error:
+        except ApiError:
             if scope["path"] not in OPEN_PATHS:
-                await send_error(error, scope, send)
-                return
+                raise
             state["tenant"] = ""
-        await self._app(scope, receive, send)
+        return receive
 
 
-class HostCheck:
+class HostCheck(Layer):
     """Turns away requests to another name than this machine's.
 
     A page that a browser has open may give its own name the address 127.0.0.1, and the browser
     then lets it read what it gets from there. It cannot change the name in the request.
     """
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application; see `starlette.types`."""
-        given = dict(scope.get("headers", ())).get(b"host", b"localhost").decode("latin-1")
+    def admit(self, scope: Scope, receive: Receive) -> Receive:
+        """403 for another name."""
+        given = dict(scope["headers"]).get(b"host", b"localhost").decode("latin-1")
         host = given.rpartition(":")[0] if given.rpartition(":")[2].isdigit() else given
-        if scope["type"] != "http" or is_loopback(host.lower()):
-            await self._app(scope, receive, send)
-            return
-        error = ApiError(
-            "this server takes requests to localhost or 127.0.0.1 only: use that address, or "
-            "start the server with --api-key, --cors-origin or --open-to-network",
-            status=403,
-            code="host_not_allowed",
-        )
-        await send_error(error, scope, send)
+        if not is_loopback(host.lower()):
+            raise ApiError(
+                "this server takes requests to localhost or 127.0.0.1 only: use that address, or "
+                "start the server with --api-key, --cors-origin or --open-to-network",
+                status=403,
+                code="host_not_allowed",
+            )
+        return receive
 
 
 def check_binding(host: str, keys: ApiKeys, *, open_to_network: bool) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from starlette.types import ASGIApp, Message, Receive, Scope
+
 from copyahead.errors import ConfigError
 from copyahead.server.errors import ApiError
-from copyahead.server.http.streaming import App, Message, Receive, Scope, Send, send_error
+from copyahead.server.http.layers import Layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,23 +88,19 @@ def too_busy(reason: str, retry_after: int = 5) -> ApiError:
     )
 
 
-class BodyLimit:
+class BodyLimit(Layer):
     """Refuses a body that is too large, before it is read into memory."""
 
-    def __init__(self, app: App, max_bytes: int) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        super().__init__(app)
         self._max_bytes = max_bytes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application; see `starlette.types`."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    def admit(self, scope: Scope, receive: Receive) -> Receive:
+        """413 for a body that says it is too large; the bytes of others are counted."""
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._max_bytes:
-            await send_error(self._error(), scope, send)
-            return
-        await self._app(scope, self._counted(receive), send)
+            raise self._error()
+        return self._counted(receive)
 
     def _counted(self, receive: Receive) -> Receive:
         seen = 0

@@ -1,26 +1,17 @@
-"""Server-sent events: frames, keep-alive comments, and noticing at once that a client has left.
-
-Also an answer from outside the framework, for layers that turn a request away.
-"""
+"""Server-sent events: frames, keep-alive comments, and noticing at once that a client has left."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from copyahead.server.errors import ApiError, ClientGone
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-"""The types of an ASGI application."""
+from copyahead.server.errors import ClientGone
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keep-alive\n\n"
@@ -48,20 +39,6 @@ async def while_connected(http: HttpRequest, work: Awaitable[Value]) -> Value:
         return task.result()
     finally:
         await _end(task, leaving)
-
-
-async def send_error(error: ApiError, scope: Scope, send: Send) -> None:
-    """Answer with `error`; the connection is closed after it, whatever the body still holds."""
-    body = msgspec.json.encode(error.body(scope["path"]))
-    headers = {
-        "content-type": "application/json",
-        "content-length": str(len(body)),
-        "connection": "close",
-        **error.headers,
-    }
-    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
 
 
 class EventStream(Response):
