@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -200,6 +201,20 @@ def joined(content: str | list[TextPart] | None, param: str) -> str | None:
             message = f"{param} holds a part of type {part.type}, and the model reads text only"
             raise ApiError(message, param=param, code="invalid_value")
     return "".join(part.text or "" for part in content)
+
+
+def text_field(part: Mapping[str, Any], name: str, where: str) -> str:
+    """The text under `name` in a part of a body, which `where` names; ApiError where it is none."""
+    value = part.get(name)
+    if not isinstance(value, str):
+        field = f"{where}.{name}"
+        raise ApiError(f"{field} must be a text", param=field, code="invalid_value")
+    return value
+
+
+def not_supported(field: str, reason: str) -> ApiError:
+    """The refusal of a field that a route cannot honour."""
+    return ApiError(f"{field} is not supported: {reason}", param=field, code="unsupported_value")
 
 
 def field_names() -> frozenset[str]:

@@ -12,7 +12,15 @@ from copyahead.chat.messages import text_of
 from copyahead.chat.tools.definitions import checked_function
 from copyahead.chat.untrusted_json import is_shallow
 from copyahead.server.errors import ApiError
-from copyahead.server.wire import RENAMES, CommonFields, JsonSchema, ResponseFormat, Wire
+from copyahead.server.wire import (
+    RENAMES,
+    CommonFields,
+    JsonSchema,
+    ResponseFormat,
+    Wire,
+    not_supported,
+    text_field,
+)
 
 FIELD_NAMES = {
     **RENAMES,
@@ -78,13 +86,10 @@ class MessagesRequest(AnthropicConversation):
 
     def check(self) -> None:
         """Raise ApiError for what this route cannot do."""
-        for name, is_given, reason in (
-            ("n", self.n not in (None, 1), "a message is one answer"),
-            ("include_copied", self.include_copied, "use /v1/chat/completions for that"),
-        ):
-            if is_given:
-                message = f"{name} is not supported: {reason}"
-                raise ApiError(message, param=name, code="unsupported_value")
+        if self.n not in (None, 1):
+            raise not_supported("n", "a message is one answer")
+        if self.include_copied:
+            raise not_supported("include_copied", "use /v1/chat/completions for that")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -134,7 +139,7 @@ def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any
     for place, block in enumerate(blocks):
         kind = block.get("type")
         if kind == "thinking":
-            message["reasoning_content"] = _field(block, "thinking", f"{where}[{place}]")
+            message["reasoning_content"] = text_field(block, "thinking", f"{where}[{place}]")
         elif kind == "tool_use":
             message.setdefault("tool_calls", []).append(_call(block, f"{where}[{place}]"))
         elif kind != "redacted_thinking":
@@ -150,10 +155,10 @@ def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"{where}.input must be {what}", param=f"{where}.input", code="invalid_value"
         )
     function = {
-        "name": _field(block, "name", where),
+        "name": text_field(block, "name", where),
         "arguments": json.dumps(arguments, ensure_ascii=False),
     }
-    return {"id": _field(block, "id", where), "type": "function", "function": function}
+    return {"id": text_field(block, "id", where), "type": "function", "function": function}
 
 
 def _user(role: str, blocks: Sequence[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:
@@ -166,7 +171,7 @@ def _user(role: str, blocks: Sequence[Mapping[str, Any]], where: str) -> list[di
             content = text_of(block.get("content"), f"{at}.content")
             if block.get("is_error"):
                 content = f"Error: {content}"
-            call_id = _field(block, "tool_use_id", at)
+            call_id = text_field(block, "tool_use_id", at)
             results.append({"role": "tool", "tool_call_id": call_id, "content": content})
         else:
             texts.append(_block_text(block, at))
@@ -190,16 +195,7 @@ def _block_text(block: Mapping[str, Any], where: str) -> str:
             param=where,
             code="invalid_value",
         )
-    return _field(block, "text", where)
-
-
-def _field(block: Mapping[str, Any], name: str, where: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise ApiError(
-            f"{where}.{name} must be a text", param=f"{where}.{name}", code="invalid_value"
-        )
-    return value
+    return text_field(block, "text", where)
 
 
 def functions_of(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:

@@ -17,7 +17,15 @@ from copyahead.chat.messages import text_of
 from copyahead.chat.tools.definitions import checked_function
 from copyahead.chat.untrusted_json import MAX_DEPTH, is_shallow
 from copyahead.server.errors import ApiError
-from copyahead.server.wire import RENAMES, CommonFields, JsonSchema, ResponseFormat, Wire
+from copyahead.server.wire import (
+    RENAMES,
+    CommonFields,
+    JsonSchema,
+    ResponseFormat,
+    Wire,
+    not_supported,
+    text_field,
+)
 
 FIELD_NAMES = {
     **RENAMES,
@@ -75,17 +83,17 @@ class ResponsesRequest(CommonFields):
         """Raise ApiError for what this server cannot do."""
         for name in ("previous_response_id", "conversation"):
             if getattr(self, name) is not None:
-                raise _refusal(
+                raise not_supported(
                     name, "this server keeps no responses: send the whole conversation in input"
                 )
         if self.background:
-            raise _refusal("background", "responses are written while the client waits")
+            raise not_supported("background", "responses are written while the client waits")
         if self.top_logprobs:
-            raise _refusal("top_logprobs", "use /v1/chat/completions for log-probabilities")
+            raise not_supported("top_logprobs", "use /v1/chat/completions for log-probabilities")
         if self.include_copied:
-            raise _refusal("include_copied", "use /v1/chat/completions to see what was copied")
+            raise not_supported("include_copied", "use /v1/chat/completions to see what was copied")
         if self.n not in (None, 1):
-            raise _refusal("n", "a response is one answer")
+            raise not_supported("n", "a response is one answer")
         for name in _ECHOED:
             _check_echo(name, self.model_dump(include={name}))
         if not self.input:
@@ -106,10 +114,6 @@ def _check_echo(name: str, value: Any) -> None:
     except UnicodeEncodeError:
         fault = "is not valid Unicode: it holds half of a surrogate pair"
     raise ApiError(f"{name} {fault}", param=name, code="invalid_value")
-
-
-def _refusal(name: str, reason: str) -> ApiError:
-    return ApiError(f"{name} is not supported: {reason}", param=name, code="unsupported_value")
 
 
 def messages_of(body: ResponsesRequest) -> list[dict[str, Any]]:
@@ -150,7 +154,7 @@ class _Turn:
         elif kind in ("function_call_output", "custom_tool_call_output"):
             self.end()
             content = text_of(item.get("output"), f"{where}.output")
-            call_id = _text(item, "call_id", where)
+            call_id = text_field(item, "call_id", where)
             self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
         else:
             raise ApiError(
@@ -181,13 +185,13 @@ class _Turn:
         self._open()["content"] = content
 
     def _add_call(self, item: Mapping[str, Any], where: str) -> None:
-        name = _text(item, "name", where)
+        name = text_field(item, "name", where)
         if item["type"] == "function_call":
-            arguments = _text(item, "arguments", where)
+            arguments = text_field(item, "arguments", where)
         else:
-            arguments = json.dumps({"input": _text(item, "input", where)}, ensure_ascii=False)
+            arguments = json.dumps({"input": text_field(item, "input", where)}, ensure_ascii=False)
         call = {
-            "id": _text(item, "call_id", where),
+            "id": text_field(item, "call_id", where),
             "type": "function",
             "function": {"name": name, "arguments": arguments},
         }
@@ -198,15 +202,6 @@ class _Turn:
             self._message = {"role": "assistant"}
             self._messages.append(self._message)
         return self._message
-
-
-def _text(item: Mapping[str, Any], name: str, where: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str):
-        raise ApiError(
-            f"{where}.{name} must be a text", param=f"{where}.{name}", code="invalid_value"
-        )
-    return value
 
 
 def _joined(parts: Any) -> str:
