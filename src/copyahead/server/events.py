@@ -14,16 +14,14 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from copyahead.chat.prompt import ChatPrompt
 from copyahead.chat.reply import ReasoningDelta, ReplyEvent
 from copyahead.chat.tools.stream import TextDelta, ToolCallStart
 from copyahead.chat.transcript import Transcript
 from copyahead.engine.request import Chunk
 from copyahead.server.answers import answer_stream, answer_whole
 from copyahead.server.errors import ApiError, api_error
-from copyahead.server.generation import Generation
 from copyahead.server.http.streaming import frame
-from copyahead.server.service import Service
+from copyahead.server.route import Exchange
 from copyahead.server.wire import CommonFields
 from copyahead.types import FinishReason
 
@@ -110,18 +108,11 @@ class Sections(ABC):
 class TypedAnswer(ABC):
     """Takes the chunks of one generation, gives events, and keeps the whole."""
 
-    def __init__(
-        self,
-        service: Service,
-        prompt: ChatPrompt,
-        generation: Generation,
-        sections: Sections,
-        renames: Mapping[str, str],
-    ) -> None:
-        """`renames`: names of the engine's fields to those of the route."""
-        self.service, self.generation, self.sections = service, generation, sections
-        self.transcript = Transcript(prompt, service.pieces)
-        self._renames = renames
+    def __init__(self, exchange: Exchange[CommonFields], sections: Sections) -> None:
+        self.service, self.generation = exchange.service, exchange.generation
+        self.sections = sections
+        self.transcript = Transcript(exchange.prompt, exchange.service.pieces)
+        self._names = exchange.names
 
     async def respond(self, http: HttpRequest, body: CommonFields) -> Response:
         """The answer, whole or as a stream of events."""
@@ -177,7 +168,7 @@ class TypedAnswer(ABC):
             for event in self.end():
                 yield self._frame(event)
         except Exception as error:
-            fault = api_error(error, self._renames)
+            fault = api_error(error, self._names)
             self.service.report(error, fault)
             for event in self.fail(fault):
                 yield self._frame(event)

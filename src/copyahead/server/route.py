@@ -1,13 +1,14 @@
 """What every route that speaks of messages does: one request, from its body to the answer.
 
 A route says how its own API names things (`ChatRoute`); `respond` does the rest, for all of them
-alike.
+alike. What the answer looks like is the business of `events` and `openai.choices`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from starlette.requests import Request as HttpRequest
@@ -15,7 +16,7 @@ from starlette.responses import Response
 
 from copyahead.chat.prompt import ChatPrompt
 from copyahead.errors import CopyaheadError
-from copyahead.server.answers import make_request
+from copyahead.server.engine_request import make_request
 from copyahead.server.errors import api_error
 from copyahead.server.generation import Generation
 from copyahead.server.http.streaming import while_connected
@@ -23,6 +24,20 @@ from copyahead.server.service import Service
 from copyahead.server.wire import CommonFields, budget, new_id
 
 Body = TypeVar("Body", bound=CommonFields)
+BodyRead = TypeVar("BodyRead", bound=CommonFields, covariant=True)
+"""The body of an exchange, which is only read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange(Generic[BodyRead]):
+    """One request that runs: all that its answer is made of."""
+
+    service: Service
+    prompt: ChatPrompt
+    body: BodyRead
+    generation: Generation
+    names: Mapping[str, str]
+    """Names of the engine's fields to those of the route, for this request."""
 
 
 class Responder(Protocol):
@@ -58,15 +73,8 @@ class ChatRoute(ABC, Generic[Body]):
         return {}
 
     @abstractmethod
-    def answer(
-        self,
-        service: Service,
-        prompt: ChatPrompt,
-        body: Body,
-        generation: Generation,
-        names: Mapping[str, str],
-    ) -> Responder:
-        """What makes the answer of `generation`; `names`: `field_names` for this request."""
+    def answer(self, exchange: Exchange[Body]) -> Responder:
+        """What makes the answer of an exchange."""
 
 
 async def respond(
@@ -92,6 +100,7 @@ async def respond(
         )
         answer_id = new_id(route.id_prefix)
         generation = service.start([request], answer_id=answer_id, route=route.name)
-        return await route.answer(service, prompt, body, generation, names).respond(http, body)
+        exchange = Exchange(service, prompt, body, generation, names)
+        return await route.answer(exchange).respond(http, body)
     except CopyaheadError as error:
         raise api_error(error, names) from error

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from copyahead.chat.prompt import ChatPrompt
 from copyahead.chat.untrusted_json import parsed
 from copyahead.errors import CopyaheadError
 from copyahead.server.answers import json_response
@@ -24,9 +23,8 @@ from copyahead.server.anthropic.messages_input import (
 )
 from copyahead.server.errors import MESSAGES_PATH, ApiError, api_error
 from copyahead.server.events import Event, Section, Sections, TypedAnswer
-from copyahead.server.generation import Generation
 from copyahead.server.http.streaming import while_connected
-from copyahead.server.route import ChatRoute
+from copyahead.server.route import ChatRoute, Exchange
 from copyahead.server.service import Service
 from copyahead.server.usage import timings
 from copyahead.server.wire import schema_of
@@ -62,16 +60,9 @@ class MessagesRoute(ChatRoute[MessagesRequest]):
         """It has to be given."""
         return "max_tokens", body.max_tokens
 
-    def answer(
-        self,
-        service: Service,
-        prompt: ChatPrompt,
-        body: MessagesRequest,
-        generation: Generation,
-        names: Mapping[str, str],
-    ) -> MessagesAnswer:
+    def answer(self, exchange: Exchange[MessagesRequest]) -> MessagesAnswer:
         """The one message."""
-        return MessagesAnswer(service, prompt, body, generation, names)
+        return MessagesAnswer(exchange)
 
 
 async def count_tokens(service: Service, http: HttpRequest, body: CountTokensRequest) -> Response:
@@ -137,17 +128,10 @@ def _input(arguments: str) -> dict[str, Any]:
 class MessagesAnswer(TypedAnswer):
     """A message."""
 
-    def __init__(
-        self,
-        service: Service,
-        prompt: ChatPrompt,
-        body: MessagesRequest,
-        generation: Generation,
-        names: Mapping[str, str],
-    ) -> None:
-        super().__init__(service, prompt, generation, Blocks(), names)
-        self._num_prompt_tokens = len(prompt.tokens)
-        self._sequences = body.stops
+    def __init__(self, exchange: Exchange[MessagesRequest]) -> None:
+        super().__init__(exchange, Blocks())
+        self._num_prompt_tokens = len(exchange.prompt.tokens)
+        self._sequences = exchange.body.stops
 
     def begin(self) -> list[Event]:
         """The message without content."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from copyahead.chat.prompt import ChatPrompt
@@ -11,11 +10,10 @@ from copyahead.chat.tools.stream import TextDelta, ToolCallStart
 from copyahead.chat.transcript import Transcript
 from copyahead.engine.request import Chunk, TokenLogprob
 from copyahead.engine.text import Run
-from copyahead.server.generation import Generation
 from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
 from copyahead.server.openai.logprobs import chat_logprobs
 from copyahead.server.openai.wire import ChatRequest
-from copyahead.server.route import ChatRoute
+from copyahead.server.route import ChatRoute, Exchange
 from copyahead.server.service import Service
 from copyahead.server.wire import RENAMES, schema_of
 from copyahead.types import FinishReason
@@ -50,19 +48,15 @@ class ChatCompletionsRoute(ChatRoute[ChatRequest]):
         """Only here, log-probabilities may be asked for."""
         return {"logprobs": (body.top_logprobs or 0) if body.logprobs else None}
 
-    def answer(
-        self,
-        service: Service,
-        prompt: ChatPrompt,
-        body: ChatRequest,
-        generation: Generation,
-        names: Mapping[str, str],
-    ) -> ChoicesAnswer:
+    def answer(self, exchange: Exchange[ChatRequest]) -> ChoicesAnswer:
         """All choices of the request."""
-        count = generation.requests[0].n
-        choices = [ChatChoice(service, prompt, body, index) for index in range(count)]
+        service, generation = exchange.service, exchange.generation
+        choices = [
+            ChatChoice(service, exchange.prompt, exchange.body, index)
+            for index in range(generation.requests[0].n)
+        ]
         kinds = ("chat.completion", "chat.completion.chunk")
-        return ChoicesAnswer(service, generation, choices, kinds=kinds, renames=names)
+        return ChoicesAnswer(service, generation, choices, kinds=kinds, renames=exchange.names)
 
 
 class ChatChoice:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from copyahead.engine.request import MAX_CHOICES, Chunk, Request
 from copyahead.engine.text import Run
-from copyahead.server.answers import make_request
+from copyahead.server.engine_request import make_request
 from copyahead.server.errors import ApiError
 from copyahead.server.http.streaming import while_connected
 from copyahead.server.openai.choices import ChoicesAnswer, copied_runs

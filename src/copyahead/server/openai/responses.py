@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from copyahead.chat.prompt import ChatPrompt
 from copyahead.server.errors import ApiError
 from copyahead.server.events import Event, Kind, Section, Sections, TypedAnswer
-from copyahead.server.generation import Generation
 from copyahead.server.openai.responses_input import (
     FIELD_NAMES,
     ResponsesRequest,
@@ -19,8 +17,7 @@ from copyahead.server.openai.responses_input import (
     functions_of,
     messages_of,
 )
-from copyahead.server.route import ChatRoute
-from copyahead.server.service import Service
+from copyahead.server.route import ChatRoute, Exchange
 from copyahead.server.usage import timings
 from copyahead.server.wire import new_id, now, schema_of
 
@@ -53,16 +50,9 @@ class ResponsesRoute(ChatRoute[ResponsesRequest]):
         """Its own name for `max_tokens`."""
         return "max_output_tokens", body.max_output_tokens
 
-    def answer(
-        self,
-        service: Service,
-        prompt: ChatPrompt,
-        body: ResponsesRequest,
-        generation: Generation,
-        names: Mapping[str, str],
-    ) -> ResponsesAnswer:
+    def answer(self, exchange: Exchange[ResponsesRequest]) -> ResponsesAnswer:
         """The one response."""
-        return ResponsesAnswer(service, prompt, body, generation, names)
+        return ResponsesAnswer(exchange)
 
 
 class Output(Sections):
@@ -83,7 +73,7 @@ class Output(Sections):
     def grown(self, section: Section, text: str) -> Event:
         """More text, or more arguments."""
         name = f"response.{_ITEMS[section.kind].text_name}.delta"
-        return {"type": name, **_spoken(section), "delta": text}
+        return {"type": name, **_text_place(section), "delta": text}
 
     def ended(self, section: Section, document: Mapping[str, Any]) -> list[Event]:
         """The whole text, the whole part, the whole item."""
@@ -92,7 +82,7 @@ class Output(Sections):
             done = {"arguments": section.text, "name": section.name}
         else:
             done = {"text": section.text}
-        events: list[Event] = [{"type": name, **_spoken(section), **done}]
+        events: list[Event] = [{"type": name, **_text_place(section), **done}]
         if section.kind != "call":
             part = {**_place(section), "part": _part(section)}
             events.append({"type": "response.content_part.done", **part})
@@ -144,7 +134,7 @@ def _place(section: Section) -> dict[str, Any]:
     return place
 
 
-def _spoken(section: Section) -> dict[str, Any]:
+def _text_place(section: Section) -> dict[str, Any]:
     """The place of text, with the log-probabilities that clients expect beside it."""
     place = _place(section)
     return {**place, "logprobs": []} if section.kind == "text" else place
@@ -153,16 +143,9 @@ def _spoken(section: Section) -> dict[str, Any]:
 class ResponsesAnswer(TypedAnswer):
     """A response."""
 
-    def __init__(
-        self,
-        service: Service,
-        prompt: ChatPrompt,
-        body: ResponsesRequest,
-        generation: Generation,
-        names: Mapping[str, str],
-    ) -> None:
-        super().__init__(service, prompt, generation, Output(), names)
-        self._head = _head(service, body, generation)
+    def __init__(self, exchange: Exchange[ResponsesRequest]) -> None:
+        super().__init__(exchange, Output())
+        self._head = _head(exchange)
         self._num_events = 0
 
     def begin(self) -> list[Event]:
@@ -216,12 +199,13 @@ class ResponsesAnswer(TypedAnswer):
         }
 
 
-def _head(service: Service, body: ResponsesRequest, generation: Generation) -> dict[str, Any]:
+def _head(exchange: Exchange[ResponsesRequest]) -> dict[str, Any]:
     """What a response says of its request; every field is there, as strict clients want it."""
+    body = exchange.body
     text = body.text.model_dump(exclude_none=True, by_alias=True) if body.text else {}
     reasoning = body.reasoning or None
     return {
-        "id": generation.id,
+        "id": exchange.generation.id,
         "object": "response",
         "created_at": now(),
         "status": "in_progress",
@@ -232,7 +216,7 @@ def _head(service: Service, body: ResponsesRequest, generation: Generation) -> d
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": None,
         "metadata": body.metadata or {},
-        "model": service.options.model_name,
+        "model": exchange.service.options.model_name,
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": None,
         "reasoning": {
