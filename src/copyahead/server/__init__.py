@@ -1,13 +1,22 @@
-"""The engine behind HTTP, for any OpenAI client.
+"""The engine behind HTTP, for any client of OpenAI or Anthropic.
 
-app          the application: routes, order of the layers, start and stop
-service      what the routes share: engine, tokens, template, limits, counters
-generation   the running requests behind one HTTP request
-wire         what clients send, as models; checks of values
-reply        text to reasoning, content and tool calls
-chat, completions   one route each: from the wire to a Request, and back
-streaming    server-sent events, keep-alives, and noticing that a client has left
-limits, auth, metrics, errors   what their names say
+app              the application: paths, order of the layers, faults, start and stop
+run              the application under uvicorn, until it is told to stop
+service          what the routes of one server share: engine, template, limits, counters
+route            what every route that speaks of messages does, from a body to its answer
+engine_request   from a body to the engine's request
+generation       the running requests behind one HTTP request
+answers          a whole document, or a stream that a client may leave
+events           answers in typed events: responses and Anthropic's messages
+tokens           a text to token ids and back
+wire             what clients send on every route, and checks of values
+usage            what an answer cost and how it came about
+metrics          counters for Prometheus
+errors           refusals and faults as the client sees them
+http/            what every route needs of HTTP: layers, keys, limits, streams
+openai/          chat completions, text completions, responses
+anthropic/       messages
 
+How a conversation becomes tokens, and an answer's text becomes calls, is in `copyahead.chat`.
 FastAPI is imported in here only, and only when a server is made.
 """
