@@ -208,7 +208,9 @@ def schemas_of(tools: Sequence[Json]) -> dict[str, Json]:
     return {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
 
 
-HERMES = JsonFormat("hermes", "<tool_call>", "</tool_call>")
+_MARKERS = ("<tool_call>", "</tool_call>")
+"""The texts around a call in most forms."""
+HERMES = JsonFormat("hermes", *_MARKERS)
 """Hermes, Qwen and many others."""
 LLAMA = JsonFormat("llama", arguments_key="parameters", between="; ")
 """Llama 3.1 and later."""
@@ -218,8 +220,7 @@ JSON_LIST = JsonFormat("json list", in_list=True)
 """A list of objects: Mistral, behind a control token that is no text."""
 FUNCTION_TAGS = TagFormat(
     "function tags",
-    "<tool_call>",
-    "</tool_call>",
+    *_MARKERS,
     tags=Tags(
         before_name="\n<function=",
         after_name=">\n",
@@ -232,8 +233,7 @@ FUNCTION_TAGS = TagFormat(
 """Qwen's models for code, and others."""
 ARGUMENT_TAGS = TagFormat(
     "argument tags",
-    "<tool_call>",
-    "</tool_call>",
+    *_MARKERS,
     tags=Tags(
         before_name="",
         after_name="\n",
