@@ -1,29 +1,28 @@
 """The options of a run, each described once.
 
-Flags, environment variables (`COPYAHEAD_` and the name in capitals), and the
-documentation are derived from these fields, their docstrings, and their checks.
+Flags, environment variables (`COPYAHEAD_` and the name in capitals), the documentation, and the
+checks are derived from these fields: type, range, default and docstring.
 How tokens are chosen is in `copyahead.sampling`; the knobs of each length policy stand beside it in
 `copyahead.policies`.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: a command may inherit from these classes, and its
+# flags are read in its own module, where the names in annotations kept as text are not known.
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from copyahead.errors import ConfigError
+from copyahead.ranges import Range, check_ranges
 
 KvType = Literal["auto", "f16", "bf16", "q8_0"]
 
 MAX_DRAFT_TOKENS = 64
 """No draft is longer than this, whatever the policy."""
 
-
-def check_range(name: str, value: int | None, low: int, high: int, hint: str = "") -> None:
-    """Raise ConfigError unless `low <= value <= high`; None passes."""
-    if value is not None and not low <= value <= high:
-        raise ConfigError(f"{name} must be from {low} to {high}, not {value}{hint}")
+DraftLength = Annotated[int, Range(1, MAX_DRAFT_TOKENS, hint="to draft nothing use --no-lookup")]
+NumParallel = Annotated[int, Range(1, 256)]
 
 
 def usable_cpus() -> int:
@@ -36,26 +35,23 @@ def usable_cpus() -> int:
 class ModelOptions:
     """How a llama.cpp model is loaded."""
 
-    ctx: int = 4096
+    ctx: Annotated[int, Range(64, 2**24)] = 4096
     """Most tokens one request may hold, prompt and answer together."""
-    parallel: int = 1
+    parallel: NumParallel = 1
     """Requests that run together."""
-    threads: int | None = None
+    threads: Annotated[int | None, Range(1, 1024)] = None
     """Threads of the model; one for each logical CPU that it may use when not given."""
     kv_type: KvType = "auto"
     """Type of the KV cache. `auto`: the fastest that the probe proves exact."""
     exact: bool = False
     """Insist on settings that the probe proves exact; fail where there are none."""
-    gpu_layers: int = 0
+    gpu_layers: Annotated[int, Range(-1, 10_000)] = 0
     """Layers to put on a GPU, in a build of llama.cpp that has one; -1 for all."""
     verbose: bool = False
     """Show llama.cpp's own log."""
 
     def __post_init__(self) -> None:
-        check_range("ctx", self.ctx, 64, 2**24)
-        check_range("parallel", self.parallel, 1, 256)
-        check_range("threads", self.threads, 1, 1024)
-        check_range("gpu_layers", self.gpu_layers, -1, 10_000)
+        check_ranges(self)
         if self.exact and self.kv_type == "f16" and self.threads != 1:
             raise ConfigError(
                 "exact and kv_type f16 exclude each other: a one-row pass over an f16 cache is "
@@ -76,17 +72,11 @@ class LookupOptions:
     """Draft by copying. Off: plain decoding and nothing else."""
     policy: str = "priced"
     """Rule for how much of a copy to try: a name, or `name:knob=value,knob=value`."""
-    max_drafts: int = MAX_DRAFT_TOKENS
+    max_drafts: DraftLength = MAX_DRAFT_TOKENS
     """Longest draft, whatever the policy asks for."""
 
     def __post_init__(self) -> None:
-        check_range(
-            "max_drafts",
-            self.max_drafts,
-            1,
-            MAX_DRAFT_TOKENS,
-            "; to draft nothing use --no-lookup",
-        )
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +85,34 @@ class SharedOptions:
 
     shared: bool = False
     """Also copy from other conversations of the same tenant (API key)."""
-    shared_tokens: int = 2**20
+    shared_tokens: Annotated[int, Range(1024, 2**26)] = 2**20
     """Tokens of other conversations to keep for each tenant, at 16 bytes each; the oldest go."""
 
     def __post_init__(self) -> None:
-        check_range("shared_tokens", self.shared_tokens, 1024, 2**26)
+        check_ranges(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much one client of a server may ask for."""
+
+    max_body_mb: Annotated[float, Range(0.0, above=True)] = 16.0
+    """Largest body of a request, in megabytes."""
+    max_prompt_tokens: Annotated[int | None, Range(1)] = None
+    """Longest prompt in tokens; by default whatever the context holds."""
+    max_queue: Annotated[int, Range(0)] = 64
+    """Answers that may wait for a slot; with more, a request is refused with status 429."""
+    queue_seconds: Annotated[float, Range(0.0, above=True)] = 60.0
+    """Longest wait for a slot; after it the request is refused with status 429."""
+    keepalive_seconds: Annotated[float, Range(0.0)] = 10.0
+    """A comment is sent on a stream that was silent for this long; 0 sends none."""
+    shutdown_seconds: Annotated[float, Range(0.0)] = 30.0
+    """How long running streams may go on after Ctrl-C or SIGTERM; a second ends them at once."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    @property
+    def max_body_bytes(self) -> int:
+        """`max_body_mb` in bytes."""
+        return int(self.max_body_mb * 1_000_000)

@@ -9,53 +9,50 @@ penalties, and no draw.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from copyahead.errors import RequestError
+from copyahead.ranges import Range, check_ranges
 from copyahead.types import Token
+
+_BIAS = Range(-100.0, 100.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
     """How tokens are chosen. The defaults choose greedily."""
 
-    temperature: float = 0.0
+    temperature: Annotated[float, Range(0.0, 10.0)] = 0.0
     """0 is greedy; at most 10."""
-    top_k: int = 0
+    top_k: Annotated[int, Range(0, 2**31 - 1)] = 0
     """Keep the k most probable tokens; 0 keeps all."""
-    top_p: float = 1.0
+    top_p: Annotated[float, Range(0.0, 1.0, above=True)] = 1.0
     """Keep the smallest set with this much probability; 1 keeps all. Above 0, at most 1."""
-    min_p: float = 0.0
+    min_p: Annotated[float, Range(0.0, 1.0)] = 0.0
     """Drop tokens below this share of the best one's probability. 0 to 1."""
-    typical_p: float = 1.0
+    typical_p: Annotated[float, Range(0.0, 1.0, above=True)] = 1.0
     """Locally typical sampling; 1 is off. Above 0, at most 1."""
-    repetition_penalty: float = 1.0
+    repetition_penalty: Annotated[float, Range(0.0, 10.0, above=True)] = 1.0
     """Divides the logits of tokens seen in prompt or output; 1 is off. Above 0, at most 10."""
-    presence_penalty: float = 0.0
+    presence_penalty: Annotated[float, Range(-2.0, 2.0)] = 0.0
     """Taken off the logits of tokens in the output. -2 to 2."""
-    frequency_penalty: float = 0.0
+    frequency_penalty: Annotated[float, Range(-2.0, 2.0)] = 0.0
     """Taken off the logits of tokens in the output, once a time. -2 to 2."""
-    dry_multiplier: float = 0.0
+    dry_multiplier: Annotated[float, Range(0.0, 10.0)] = 0.0
     """Strength of the DRY penalty on repeated runs; 0 is off. At most 10."""
-    dry_base: float = 1.75
+    dry_base: Annotated[float, Range(1.0, 4.0)] = 1.75
     """How fast the DRY penalty grows with the run. 1 to 4."""
-    dry_allowed_length: int = 2
+    dry_allowed_length: Annotated[int, Range(1, 1000)] = 2
     """Longest repeated run that DRY leaves alone. 1 to 1000."""
     logit_bias: Mapping[Token, float] = field(default_factory=dict)
     """Added to the logits of the named tokens. -100 to 100; -100 bars a token."""
-    seed: int | None = None
+    seed: Annotated[int | None, Range(0, 2**32 - 1)] = None
     """Seed of the request's own random state; None takes a fresh one. 0 to 2**32 - 1."""
 
     def __post_init__(self) -> None:
-        for option in fields(self):
-            bounds = _BOUNDS.get(option.name)
-            if bounds is not None:
-                _check(option.name, getattr(self, option.name), bounds)
-        if self.seed is not None:
-            _check("seed", self.seed, (0, 2**32 - 1, True))
+        check_ranges(self, RequestError)
         given: object = self.logit_bias
         if not isinstance(given, Mapping):
             raise RequestError(
@@ -66,7 +63,9 @@ class SamplingOptions:
                 raise RequestError(
                     f"logit_bias must have token ids as keys, not {token!r}", field="logit_bias"
                 )
-            _check(f"logit_bias[{token}]", bias, (-100.0, 100.0, True))
+            fault = _BIAS.fault(f"logit_bias[{token}]", bias, whole=False)
+            if fault is not None:
+                raise RequestError(fault, field=f"logit_bias[{token}]")
 
     @property
     def penalised(self) -> bool:
@@ -82,37 +81,3 @@ class SamplingOptions:
     def greedy(self) -> bool:
         """Whether the choice is the largest logit, with no draw."""
         return self.temperature == 0.0 or self.top_k == 1
-
-
-_Bounds = tuple[float, float, bool]
-"""Lowest, highest, and whether the lowest itself is allowed."""
-
-_BOUNDS: dict[str, _Bounds] = {
-    "temperature": (0.0, 10.0, True),
-    "top_k": (0, 2**31 - 1, True),
-    "top_p": (0.0, 1.0, False),
-    "min_p": (0.0, 1.0, True),
-    "typical_p": (0.0, 1.0, False),
-    "repetition_penalty": (0.0, 10.0, False),
-    "presence_penalty": (-2.0, 2.0, True),
-    "frequency_penalty": (-2.0, 2.0, True),
-    "dry_multiplier": (0.0, 10.0, True),
-    "dry_base": (1.0, 4.0, True),
-    "dry_allowed_length": (1, 1000, True),
-}
-
-_WHOLE = frozenset({"top_k", "seed", "dry_allowed_length"})
-
-
-def _check(name: str, value: Any, bounds: _Bounds) -> None:
-    low, high, closed = bounds
-    whole = name in _WHOLE
-    kinds = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        kind = "a whole number" if whole else "a number"
-        raise RequestError(f"{name} must be {kind}, not {value!r}", field=name)
-    if not math.isfinite(value) or value > high or value < low or (value == low and not closed):
-        edge = "at least" if closed else "above"
-        raise RequestError(
-            f"{name} must be {edge} {low:g} and at most {high:g}, not {value!r}", field=name
-        )

@@ -272,6 +272,16 @@ WRONG = {
     "policy": (["generate", "--prompt", "a", "--policy", "x"], "policy 'x' is unknown"),
     "knob": (["compare", "--policy", "window:start=9,max_window=4"], "exclude each other"),
     "max drafts": (["generate", "--prompt", "a", "--max-drafts", "0"], "max_drafts must be"),
+    "negative seed": (
+        ["generate", "--prompt", "a", "--seed", "-1"],
+        "seed must be from 0 to 4294967295, not -1",
+    ),
+    "large seed": (
+        ["generate", "--prompt", "a", "--seed", "4.3e9"],
+        "seed must be from 0 to 4294967295, not 4300000000",
+    ),
+    "a seed that is no number": (["generate", "--prompt", "a", "--seed", "x"], "--seed"),
+    "max tokens": (["generate", "--prompt", "a", "--max-tokens", "-1"], "max_tokens must be 0 or"),
     "temperature": (["generate", "--prompt", "a", "--temperature", "-1"], "temperature must be"),
     "not a number": (["generate", "--prompt", "a", "--ctx", "x"], "--ctx"),
     "choice": (["generate", "--prompt", "a", "--kv-type", "f12"], "--kv-type"),

@@ -17,10 +17,9 @@ import pytest
 import copyahead.server
 from copyahead.cli import run
 from copyahead.cli.serve import HttpOptions, ServedModelOptions, _banner
-from copyahead.config import LookupOptions, SharedOptions
+from copyahead.config import Limits, LookupOptions, SharedOptions
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.loading import make_engine
-from copyahead.server.http.limits import Limits
 from copyahead.server.service import ServerOptions, Service
 from copyahead.testing import FakeBackend
 from copyahead.types import Exactness
@@ -48,6 +47,8 @@ NO_ORIGINS = ("foo", "", "https://a.org/", "https://a.org/x", "https://A.org", "
             "record file /no/such/x",
         ),
         (["/no/such/model.gguf", "--port", "0"], "does not exist"),
+        # Options that are inherited from those of every model.
+        (["/no/such/model.gguf", "--port", "0", "--threads", "1"], "does not exist"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from copyahead.server.http.limits import Limits
+from copyahead.config import Limits
 from copyahead.server.service import ServerOptions
 from tests.server.toys import running, toy_backend
 

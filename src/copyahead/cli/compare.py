@@ -18,9 +18,10 @@ from copyahead.cli.options import (
     checked,
     policies_named,
 )
-from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions, ModelOptions, check_range
+from copyahead.config import MAX_DRAFT_TOKENS, DraftLength, LookupOptions, ModelOptions
 from copyahead.errors import ConfigError
 from copyahead.evaluate.workloads import WORKLOADS, Workload, workload
+from copyahead.ranges import Range, check_ranges
 from copyahead.sampling import SamplingOptions
 from copyahead.step_cost import StepCost
 from copyahead.types import Exactness
@@ -43,16 +44,15 @@ class CompareOptions:
     """Workloads to run (list, copy, rename, json, quote, prose, short); all when not given."""
     policy: Names = (LookupOptions().policy,)
     """Policies to run: a name, or `name:knob=value,knob=value`. May be repeated."""
-    max_drafts: int = MAX_DRAFT_TOKENS
+    max_drafts: DraftLength = MAX_DRAFT_TOKENS
     """Longest draft, whatever the policy asks for."""
-    max_tokens: int | None = None
+    max_tokens: Annotated[int | None, Range(1, 2**24)] = None
     """Most tokens to write; each workload has its own when not given."""
-    repeat: int = 1
+    repeat: Annotated[int, Range(1, 100)] = 1
     """How often plain, lookup, lookup, plain is run."""
 
     def __post_init__(self) -> None:
-        check_range("repeat", self.repeat, 1, 100)
-        check_range("max_tokens", self.max_tokens, 1, 2**24)
+        check_ranges(self)
         if not self.policy:
             raise ConfigError("policy must name at least one policy")
 

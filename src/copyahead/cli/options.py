@@ -16,6 +16,7 @@ from cyclopts import Parameter
 
 from copyahead.config import LookupOptions, ModelOptions, SharedOptions
 from copyahead.errors import ConfigError, RequestError
+from copyahead.ranges import Range, check_ranges
 from copyahead.sampling import SamplingOptions
 
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ class PromptOptions:
     """Text to continue."""
     file: AnyText | None = None
     """File with the text to continue; `-` reads standard input."""
-    max_tokens: int | None = 512
+    max_tokens: Annotated[int | None, Range(0)] = 512
     """Most tokens to write."""
-    min_tokens: int = 0
+    min_tokens: Annotated[int, Range(0)] = 0
     """Nothing ends the answer before this many tokens."""
     stop: tuple[str, ...] = ()
     """The answer ends before the first of these texts. May be repeated."""
@@ -63,6 +64,9 @@ class PromptOptions:
     prediction: AnyText | None = None
     """File with text that the answer is expected to repeat, edits apart: it is copied from, and is
     not part of the prompt."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     def predicted(self) -> str:
         """The predicted text; empty where there is none."""

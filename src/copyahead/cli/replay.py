@@ -11,8 +11,9 @@ from cyclopts import Parameter
 
 from copyahead.cli import output
 from copyahead.cli.options import Flat, Json, Shared
-from copyahead.config import SharedOptions, check_range
+from copyahead.config import SharedOptions
 from copyahead.errors import ConfigError
+from copyahead.ranges import Range, check_ranges
 
 if TYPE_CHECKING:
     from copyahead.traces.corpus import Corpus
@@ -37,16 +38,15 @@ class ReplayOptions:
     """Also simulate K = 1, 2, 4, 8 tokens of the newest place, and adaptive K."""
     chat: Literal["turns", "stream"] = "turns"
     """How a chat history is read: in turns, or as one text that was all written."""
-    after: int = 0
+    after: Annotated[int, Range(0, 2**40)] = 0
     """Tokens at the start of a chat history that are only read."""
-    jobs: int | None = None
+    jobs: Annotated[int | None, Range(1, 1024)] = None
     """Processes to use; one a core when not given. Figures other than times do not depend on it."""
     html: Path | None = None
     """Also write a report with plots to this file."""
 
     def __post_init__(self) -> None:
-        check_range("after", self.after, 0, 2**40)
-        check_range("jobs", self.jobs, 1, 1024)
+        check_ranges(self)
         if not self.policy:
             raise ConfigError("policy must name at least one policy")
         # Known before the work, that none of it is lost.

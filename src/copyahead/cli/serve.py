@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from copyahead.cli import output
 from copyahead.cli.options import Flat, Lookup, ModelPath, Shared
-
-# KvType: the annotations that ServedModelOptions inherits are looked up in this module.
-from copyahead.config import (  # noqa: F401
-    KvType,
-    LookupOptions,
-    ModelOptions,
-    SharedOptions,
-    check_range,
-)
+from copyahead.config import Limits, LookupOptions, ModelOptions, NumParallel, SharedOptions
 from copyahead.errors import ConfigError, MissingExtraError
+from copyahead.ranges import Range, check_ranges
 
 if TYPE_CHECKING:
     from copyahead.engine.async_engine import AsyncEngine
@@ -36,17 +29,16 @@ _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
 class ServedModelOptions(ModelOptions):
     """How the model is loaded: several requests run together unless one is asked for."""
 
-    parallel: int = 4
-    """Requests that run together."""
+    parallel: NumParallel = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """Where the server listens, to whom, and how much one client may ask for."""
+    """Where the server listens, and to whom."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""
-    port: int = 8080
+    port: Annotated[int, Range(0, 65535)] = 8080
     """Port to listen on; 0 takes a free one."""
     alias: str | None = None
     """Name under which the model is listed; the file's own when not given."""
@@ -57,21 +49,9 @@ class HttpOptions:
     """Listen on an address that other machines reach, without any key."""
     cors_origin: tuple[str, ...] = ()
     """An origin whose pages may use the server from a browser; may be repeated; `*` for all."""
-    max_body_mb: float = 16.0
-    """Largest body of a request, in megabytes."""
-    max_prompt_tokens: int | None = None
-    """Longest prompt in tokens; by default whatever the context holds."""
-    max_queue: int = 64
-    """Answers that may wait for a slot; with more, a request is refused with status 429."""
-    queue_seconds: float = 60.0
-    """Longest wait for a slot; after it the request is refused with status 429."""
-    keepalive_seconds: float = 10.0
-    """A comment is sent on a stream that was silent for this long; 0 sends none."""
-    shutdown_seconds: float = 30.0
-    """How long running streams may go on after Ctrl-C or SIGTERM; a second ends them at once."""
 
     def __post_init__(self) -> None:
-        check_range("port", self.port, 0, 65535)
+        check_ranges(self)
         for origin in self.cors_origin:
             if not _ORIGIN.fullmatch(origin):
                 raise ConfigError(
@@ -81,6 +61,7 @@ class HttpOptions:
 
 
 _DEFAULT_HTTP = HttpOptions()
+_DEFAULT_LIMITS = Limits()
 _DEFAULT_MODEL = ServedModelOptions()
 
 
@@ -89,6 +70,7 @@ def serve(
     /,
     *,
     http: Annotated[HttpOptions, Flat] = _DEFAULT_HTTP,
+    limits: Annotated[Limits, Flat] = _DEFAULT_LIMITS,
     lookup_options: Lookup = _DEFAULT_LOOKUP,
     shared_options: Shared = _NOT_SHARED,
     model_options: Annotated[ServedModelOptions, Flat] = _DEFAULT_MODEL,
@@ -114,7 +96,7 @@ def serve(
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "fastapi", "server") from error
 
-    options = _server_options(http)
+    options = _server_options(http, limits)
     _check_early(lookup_options, record)
     bound = bind(http.host, http.port)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -138,21 +120,12 @@ def serve(
     return 0
 
 
-def _server_options(http: HttpOptions) -> ServerOptions:
+def _server_options(http: HttpOptions, limits: Limits) -> ServerOptions:
     """The options checked: before a model is loaded."""
     from copyahead.server.http.auth import ApiKeys, check_binding
-    from copyahead.server.http.limits import Limits
     from copyahead.server.service import ServerOptions
 
     check_binding(http.host, ApiKeys(http.api_key), open_to_network=http.open_to_network)
-    limits = Limits(
-        max_body_mb=http.max_body_mb,
-        max_prompt_tokens=http.max_prompt_tokens,
-        max_queue=http.max_queue,
-        queue_seconds=http.queue_seconds,
-        keepalive_seconds=http.keepalive_seconds,
-        shutdown_seconds=http.shutdown_seconds,
-    )
     return ServerOptions(
         api_keys=http.api_key,
         cors_origins=http.cors_origin,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from copyahead.backends.base import Capabilities
 from copyahead.engine.text import Run
 from copyahead.errors import ContextOverflowError, RequestError
+from copyahead.ranges import Range, check_ranges
 from copyahead.sampling import SamplingOptions
 from copyahead.stats import CopyStats
 from copyahead.types import FinishReason, Token
@@ -23,9 +25,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     prompt: Sequence[Token]
     sampling: SamplingOptions = SamplingOptions()
-    max_tokens: int | None = None
+    max_tokens: Annotated[int | None, Range(0)] = None
     """Most tokens to write; None: until the context is full."""
-    min_tokens: int = 0
+    min_tokens: Annotated[int, Range(0)] = 0
     """No end token, stop token or stop string ends the answer before this many tokens."""
     stop: tuple[str, ...] = ()
     """The answer ends before the first of these texts; it is not part of the answer."""
@@ -33,9 +35,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The answer ends with the first of these ids; it is counted, and has no text."""
     ignore_eos: bool = False
     """Go on past the model's own end tokens."""
-    n: int = 1
+    n: Annotated[int, Range(1, MAX_CHOICES)] = 1
     """Answers to write; choice i has the seed `seed + i`."""
-    logprobs: int | None = None
+    logprobs: Annotated[int | None, Range(0, MAX_TOP_LOGPROBS)] = None
     """Report each token's log-probability, with this many of the best beside it.
 
     They are the model's own: log-softmax of the logits before any option changes them.
@@ -48,7 +50,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Draft by copying."""
     policy: str | None = None
     """Length policy; None takes the engine's."""
-    max_draft_tokens: int | None = None
+    max_draft_tokens: Annotated[int | None, Range(0)] = None
     """Longest draft of this request; 0 drafts nothing."""
     tenant: str = ""
     """Whose request it is: nothing is learnt or copied across tenants."""
@@ -142,11 +144,7 @@ def check_request(request: Request, capabilities: Capabilities) -> None:
             "shorten it",
             field="prediction",
         )
-    _check_count("max_tokens", request.max_tokens, 0)
-    _check_count("min_tokens", request.min_tokens, 0, needed=True)
-    _check_count("n", request.n, 1, MAX_CHOICES, needed=True)
-    _check_count("logprobs", request.logprobs, 0, MAX_TOP_LOGPROBS)
-    _check_count("max_draft_tokens", request.max_draft_tokens, 0)
+    check_ranges(request, RequestError)
     if request.max_tokens is not None and request.min_tokens > request.max_tokens:
         raise RequestError(
             f"min_tokens ({request.min_tokens}) is more than max_tokens ({request.max_tokens})",
@@ -214,18 +212,6 @@ def _whole_numbers(ids: Sequence[Token]) -> bool:
     # Numbers that fit no machine word give an array of objects.
     whole = found.dtype.kind in "iu" or all(type(token) is int for token in found.flat)
     return found.ndim == 1 and whole
-
-
-def _check_count(
-    field: str, value: int | None, low: int, high: int | None = None, *, needed: bool = False
-) -> None:
-    if value is None and not needed:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{field} must be a whole number, not {value!r}", field=field)
-    if value < low or (high is not None and value > high):
-        upto = f" to {high}" if high is not None else " or more"
-        raise RequestError(f"{field} must be {low}{upto}, not {value}", field=field)
 
 
 __all__ = [

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Annotated
 
 from copyahead.backends.base import Capabilities
 from copyahead.engine.answer import Answer
 from copyahead.engine.drafting import Drafting
 from copyahead.engine.slots import Slots
-from copyahead.errors import ConfigError
+from copyahead.ranges import Range, check_ranges
 
 ADMISSION_ROOM = 32
 """Cells that must be free beyond a prompt before it is admitted beside others."""
@@ -26,19 +27,15 @@ ADMISSION_ROOM = 32
 class EngineOptions:
     """Budgets of a pass."""
 
-    chunk_tokens: int = 512
+    chunk_tokens: Annotated[int, Range(1)] = 512
     """Prompt tokens in a pass when no answer is being written."""
-    busy_chunk_tokens: int = 256
+    busy_chunk_tokens: Annotated[int, Range(1)] = 256
     """Prompt tokens in a pass when some are."""
-    max_draft_rows: int = 64
+    max_draft_rows: Annotated[int, Range(0)] = 64
     """Drafted tokens in a pass, all requests together."""
 
     def __post_init__(self) -> None:
-        for name in ("chunk_tokens", "busy_chunk_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        if self.max_draft_rows < 0:
-            raise ConfigError(f"max_draft_rows must be 0 or more, not {self.max_draft_rows}")
+        check_ranges(self)
 
 
 class Scheduler:

@@ -7,18 +7,20 @@ to 1 even when the tokens before it were accepted. A plain round changes nothing
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import Load, Query
-from copyahead.policies.knobs import knob, query_for
+from copyahead.policies.knobs import query_for
 from copyahead.policies.single import SingleKnobs
+from copyahead.ranges import Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveKKnobs(SingleKnobs):
     """Options of `adaptive_k`."""
 
-    max_draft: int = knob(8, 1, MAX_DRAFT_TOKENS, "longest draft")
+    max_draft: Annotated[int, Range(1, MAX_DRAFT_TOKENS), "longest draft"] = 8
 
 
 class AdaptiveK:

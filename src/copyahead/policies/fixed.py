@@ -6,18 +6,20 @@ For comparison: it is slower than plain decoding wherever copies break early.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import Load, Query
-from copyahead.policies.knobs import knob, query_for
+from copyahead.policies.knobs import query_for
 from copyahead.policies.single import SingleKnobs
+from copyahead.ranges import Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedKnobs(SingleKnobs):
     """Options of `fixed`."""
 
-    num_draft_tokens: int = knob(10, 1, MAX_DRAFT_TOKENS, "length of every draft")
+    num_draft_tokens: Annotated[int, Range(1, MAX_DRAFT_TOKENS), "length of every draft"] = 10
 
 
 class Fixed:

@@ -13,10 +13,12 @@ may be short while a copy runs. Decided where the rule leaves it open:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import Load, Query
-from copyahead.policies.knobs import Knobs, knob, query_for
+from copyahead.policies.knobs import Knobs, query_for
+from copyahead.ranges import Range
 
 _KEYS = (2,)
 
@@ -25,11 +27,13 @@ _KEYS = (2,)
 class HysteresisKnobs(Knobs):
     """Options of `hysteresis`."""
 
-    min_match: int = knob(12, 2, 64, "shortest match that starts a copy")
-    min_match_after_empty: int = knob(16, 2, 64, "the same after several empty rounds")
-    min_match_running: int = knob(4, 2, 64, "the same while a copy runs")
-    empty_rounds: int = knob(2, 1, 1000, "empty rounds in a row after which the gate narrows")
-    max_draft: int = knob(60, 1, MAX_DRAFT_TOKENS, "longest draft")
+    min_match: Annotated[int, Range(2, 64), "shortest match that starts a copy"] = 12
+    min_match_after_empty: Annotated[int, Range(2, 64), "the same after several empty rounds"] = 16
+    min_match_running: Annotated[int, Range(2, 64), "the same while a copy runs"] = 4
+    empty_rounds: Annotated[
+        int, Range(1, 1000), "empty rounds in a row after which the gate narrows"
+    ] = 2
+    max_draft: Annotated[int, Range(1, MAX_DRAFT_TOKENS), "longest draft"] = 60
 
     def __post_init__(self) -> None:
         Knobs.__post_init__(self)

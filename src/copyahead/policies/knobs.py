@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, cast
 
 from copyahead.contracts import Query, Winner
 from copyahead.errors import ConfigError
+from copyahead.ranges import check_ranges, numbers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +22,12 @@ class Knob:
     high: float
 
 
-def knob(default: float, low: float, high: float, about: str) -> Any:
-    """A dataclass field for an option from `low` to `high`; whole where the default is."""
-    return field(default=default, metadata={"low": low, "high": high, "about": about})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """Base of all policies' options: every value inside its range, or ConfigError."""
+    """Base of all policies' options: each with its range and the sentence that describes it."""
 
     def __post_init__(self) -> None:
-        for option in knobs_of(type(self)):
-            value = getattr(self, option.name)
-            whole = isinstance(option.default, int)
-            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-                kind = "a whole number" if whole else "a number"
-                raise ConfigError(f"{option.name} must be {kind}, not {value!r}")
-            if not option.low <= value <= option.high:
-                raise ConfigError(
-                    f"{option.name} must be from {option.low:g} to {option.high:g}, not {value}"
-                )
+        check_ranges(self)
 
     def not_above(self, lower: str, upper: str) -> None:
         """Raise ConfigError where option `lower` is above option `upper`."""
@@ -54,14 +41,12 @@ class Knobs:
 
 def knobs_of(kind: type[Knobs]) -> tuple[Knob, ...]:
     """The options of a policy, in order."""
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(kind)}
     return tuple(
-        Knob(f.name, f.metadata["about"], _default(f), f.metadata["low"], f.metadata["high"])
-        for f in fields(kind)
+        # The range of a knob always has an end.
+        Knob(n.name, n.about, defaults[n.name], n.range.low, cast(float, n.range.high))
+        for n in numbers_of(kind)
     )
-
-
-def _default(option: Field[Any]) -> float:
-    return cast(float, option.default)
 
 
 @lru_cache(maxsize=4096)

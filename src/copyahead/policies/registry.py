@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import LengthPolicy, Load
@@ -12,28 +12,34 @@ from copyahead.errors import ConfigError
 from copyahead.policies.adaptive_k import AdaptiveK, AdaptiveKKnobs
 from copyahead.policies.fixed import Fixed, FixedKnobs
 from copyahead.policies.hysteresis import Hysteresis, HysteresisKnobs
-from copyahead.policies.knobs import Knob, Knobs, knob, knobs_of
+from copyahead.policies.knobs import Knob, Knobs, knobs_of
 from copyahead.policies.single import Single, SingleKnobs
 from copyahead.policies.window import Window, WindowKnobs
+from copyahead.ranges import Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedKnobs(Knobs):
     """Options of `priced`. The defaults suit every machine: what differs is measured."""
 
-    max_draft: int = knob(64, 1, MAX_DRAFT_TOKENS, "longest draft")
-    credit: float = knob(
-        16.0, 1.0, 1024.0, "most steps that a request may ever lose to drafts that were not kept"
-    )
-    credit_cap: float = knob(64.0, 0.0, 65536.0, "most steps of past gains that count as credit")
-    trickle: float = knob(0.005, 0.0, 0.1, "credit for every emitted token, so that it recovers")
-    threshold: float = knob(
-        1.35,
-        0.5,
-        4.0,
+    max_draft: Annotated[int, Range(1, MAX_DRAFT_TOKENS), "longest draft"] = 64
+    credit: Annotated[
+        float,
+        Range(1.0, 1024.0),
+        "most steps that a request may ever lose to drafts that were not kept",
+    ] = 16.0
+    credit_cap: Annotated[
+        float, Range(0.0, 65536.0), "most steps of past gains that count as credit"
+    ] = 64.0
+    trickle: Annotated[
+        float, Range(0.0, 0.1), "credit for every emitted token, so that it recovers"
+    ] = 0.005
+    threshold: Annotated[
+        float,
+        Range(0.5, 4.0),
         "tokens a step that a further row must bring, in units of the running rate, "
         "where the copy has probably broken",
-    )
+    ] = 1.35
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,7 @@ def parse_policy(text: str) -> PolicyChoice:
     if entry is None:
         raise ConfigError(f"policy {name!r} is unknown: take one of {', '.join(_POLICIES)}")
     known = {option.name: option for option in knobs_of(entry.knobs)}
-    values: dict[str, float] = {}
+    values: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if key not in known:
@@ -145,20 +151,16 @@ def parse_policy(text: str) -> PolicyChoice:
             raise ConfigError(f"policy {name}: write {key}={known[key].default:g}, not {part!r}")
         if key in values:
             raise ConfigError(f"policy {name}: {key} is given twice; leave one out")
-        values[key] = _number(name, known[key], value)
+        values[key] = _number(known[key], value)
     try:
         return PolicyChoice(name, entry.knobs(**values))
     except ConfigError as error:
         raise ConfigError(f"policy {name}: {error}") from None
 
 
-def _number(policy: str, option: Knob, value: str) -> float:
-    whole = isinstance(option.default, int)
+def _number(option: Knob, text: str) -> float | str:
+    """The number that `text` is; or `text`, for the option's own check to refuse."""
     try:
-        return int(value) if whole else float(value)
+        return int(text) if isinstance(option.default, int) else float(text)
     except ValueError:
-        kind = "a whole number" if whole else "a number"
-        raise ConfigError(
-            f"policy {policy}: {option.name} must be {kind} "
-            f"from {option.low:g} to {option.high:g}, not {value!r}"
-        ) from None
+        return text

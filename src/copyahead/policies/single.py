@@ -6,17 +6,19 @@ No gate and no state: where there is no match the round is a plain step and cost
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from copyahead.contracts import Load, Query
-from copyahead.policies.knobs import Knobs, knob, query_for
+from copyahead.policies.knobs import Knobs, query_for
+from copyahead.ranges import Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleKnobs(Knobs):
     """Options of `single`, and of every policy that tries its keys."""
 
-    longest_key: int = knob(3, 1, 7, "how many of the last tokens are looked for first")
-    shortest_key: int = knob(2, 1, 7, "and last, one fewer each time")
+    longest_key: Annotated[int, Range(1, 7), "how many of the last tokens are looked for first"] = 3
+    shortest_key: Annotated[int, Range(1, 7), "and last, one fewer each time"] = 2
 
     def __post_init__(self) -> None:
         Knobs.__post_init__(self)

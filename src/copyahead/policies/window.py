@@ -12,23 +12,31 @@ Decided where the rule leaves it open:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import Load, Query
-from copyahead.policies.knobs import Knobs, knob, query_for
+from copyahead.policies.knobs import Knobs, query_for
+from copyahead.ranges import Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowKnobs(Knobs):
     """Options of `window`."""
 
-    key: int = knob(4, 1, 15, "how many of the last tokens are looked for")
-    min_match: int = knob(8, 1, 64, "shortest match that is copied")
-    start: int = knob(2, 1, MAX_DRAFT_TOKENS, "window of a new request")
-    max_window: int = knob(8, 1, MAX_DRAFT_TOKENS, "largest window")
-    max_skip: int = knob(16, 0, 1024, "most rounds skipped after a copy with nothing accepted")
-    batch_max_draft: int = knob(3, 1, MAX_DRAFT_TOKENS, "longest draft beside other requests")
-    max_requests: int = knob(8, 1, 1024, "no copies while more requests than this are active")
+    key: Annotated[int, Range(1, 15), "how many of the last tokens are looked for"] = 4
+    min_match: Annotated[int, Range(1, 64), "shortest match that is copied"] = 8
+    start: Annotated[int, Range(1, MAX_DRAFT_TOKENS), "window of a new request"] = 2
+    max_window: Annotated[int, Range(1, MAX_DRAFT_TOKENS), "largest window"] = 8
+    max_skip: Annotated[
+        int, Range(0, 1024), "most rounds skipped after a copy with nothing accepted"
+    ] = 16
+    batch_max_draft: Annotated[
+        int, Range(1, MAX_DRAFT_TOKENS), "longest draft beside other requests"
+    ] = 3
+    max_requests: Annotated[
+        int, Range(1, 1024), "no copies while more requests than this are active"
+    ] = 8
 
     def __post_init__(self) -> None:
         Knobs.__post_init__(self)

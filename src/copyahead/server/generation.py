@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
+from copyahead.config import Limits
 from copyahead.engine.async_engine import AsyncEngine, Stream
 from copyahead.engine.request import Chunk, Request
 from copyahead.server.errors import ApiError
-from copyahead.server.http.limits import Limits, Queue, too_busy
+from copyahead.server.http.limits import Queue, too_busy
 from copyahead.stats import CopyStats
 from copyahead.types import FinishReason
 

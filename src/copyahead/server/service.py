@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from copyahead.backends.base import Capabilities
 from copyahead.chat.prompt import ChatPrompt, chat_prompt
+from copyahead.config import Limits
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.engine.request import Request
 from copyahead.server.errors import ApiError
 from copyahead.server.generation import Generation, Outcome
-from copyahead.server.http.limits import Limits, Queue
+from copyahead.server.http.limits import Queue
 from copyahead.server.metrics import Metrics
 from copyahead.types import Token
 

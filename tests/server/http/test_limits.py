@@ -16,9 +16,9 @@ import openai
 import pytest
 
 from copyahead.backends.base import Logits, Part
+from copyahead.config import Limits
 from copyahead.errors import ConfigError
 from copyahead.server.http.auth import ApiKeys, check_binding
-from copyahead.server.http.limits import Limits
 from copyahead.server.run import bind
 from copyahead.server.service import ServerOptions
 from copyahead.traces.record import Record, TraceWriter

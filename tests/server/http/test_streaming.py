@@ -14,8 +14,8 @@ import openai
 import pytest
 
 from copyahead.backends.base import Logits, Part
+from copyahead.config import Limits
 from copyahead.errors import BackendError
-from copyahead.server.http.limits import Limits
 from copyahead.server.service import ServerOptions
 from copyahead.types import Token
 from tests.server.toys import (

@@ -2,49 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 from starlette.types import ASGIApp, Message, Receive, Scope
 
-from copyahead.errors import ConfigError
+from copyahead.config import Limits
 from copyahead.server.errors import ApiError
 from copyahead.server.http.layers import Layer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The limits of a server."""
-
-    max_body_mb: float = 16.0
-    """Largest body of a request, in megabytes."""
-    max_prompt_tokens: int | None = None
-    """Longest prompt in tokens; by default whatever the context holds."""
-    max_queue: int = 64
-    """Answers that may wait for a slot; with more, a request is refused with status 429."""
-    queue_seconds: float = 60.0
-    """Longest wait for a slot; after it the request is refused with status 429."""
-    keepalive_seconds: float = 10.0
-    """A comment is sent on a stream that was silent for this long; 0 sends none."""
-    shutdown_seconds: float = 30.0
-    """How long running streams may go on after Ctrl-C."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_body_mb", "queue_seconds", "keepalive_seconds", "shutdown_seconds"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"{name} must be 0 or more, not {value}")
-        if self.queue_seconds == 0 or self.max_body_mb == 0:
-            raise ConfigError("queue_seconds and max_body_mb must be more than 0")
-        if self.max_queue < 0:
-            raise ConfigError(f"max_queue must be 0 or more, not {self.max_queue}")
-        if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
-            raise ConfigError(f"max_prompt_tokens must be 1 or more, not {self.max_prompt_tokens}")
-
-    @property
-    def max_body_bytes(self) -> int:
-        """`max_body_mb` in bytes."""
-        return int(self.max_body_mb * 1_000_000)
 
 
 class Queue:
