@@ -114,7 +114,7 @@ def test_a_request_names_its_field() -> None:
 
 # Every option that there is
 
-_OPTIONS = re.compile(r"^class (\w*(?:Options|Limits|Knobs))\b", re.MULTILINE)
+_OPTIONS = re.compile(r"^class (\w*(?:Options|Flags|Limits|Knobs))\b", re.MULTILINE)
 
 
 def option_classes() -> Iterator[type]:
@@ -159,7 +159,7 @@ def sentences(kind: type) -> dict[str, str]:
 
 def test_the_classes_of_options_are_found() -> None:
     names = {kind.__name__ for kind in OPTIONS}
-    assert {"ModelOptions", "LookupOptions", "Limits", "EngineOptions", "HttpOptions"} <= names
+    assert {"ModelOptions", "LookupFlags", "Limits", "EngineOptions", "HttpOptions"} <= names
     assert {"SamplingOptions", "ReplayOptions", "PricedKnobs", "WindowKnobs"} <= names
     assert len(names) > 18
 
@@ -202,6 +202,6 @@ def taken_or_excluded(kind: type, name: str, value: object) -> None:
 
 
 def test_numbers_that_the_defaults_are() -> None:
-    assert (ModelOptions().ctx, LookupOptions().max_drafts) == (4096, 64)
+    assert (ModelOptions().ctx, LookupOptions().max_draft_tokens) == (4096, 64)
     assert (Limits().max_body_mb, Limits().max_body_bytes) == (16.0, 16_000_000)
     assert Limits(max_body_mb=1).max_body_bytes == 1_000_000

@@ -72,7 +72,7 @@ class LookupOptions:
     """Draft by copying. Off: plain decoding and nothing else."""
     policy: str = "priced"
     """Rule for how much of a copy to try: a name, or `name:knob=value,knob=value`."""
-    max_drafts: DraftLength = MAX_DRAFT_TOKENS
+    max_draft_tokens: DraftLength = MAX_DRAFT_TOKENS
     """Longest draft, whatever the policy asks for."""
 
     def __post_init__(self) -> None:

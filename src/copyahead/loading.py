@@ -58,6 +58,6 @@ def make_engine(
         backend,
         make_drafter=drafter_factory(backend, shared),
         policy=lookup.policy,
-        max_draft_tokens=lookup.max_drafts,
+        max_draft_tokens=lookup.max_draft_tokens,
         options=options,
     )

@@ -156,6 +156,24 @@ def test_an_option_beats_its_variable(
     assert cli("generate", "--prompt", LINE * 2)[0] == 2
 
 
+@pytest.mark.parametrize("name", ["max-draft-tokens", "max-drafts"])
+def test_the_longest_draft_by_both_names(
+    cli: Run, engines: list[Engine], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    cli("generate", "--prompt", LINE * 2, f"--{name}", "3")
+    cli("compare", "--workload", "short", "--policy", "fixed", f"--{name}=5")
+    variable = f"COPYAHEAD_{name.upper().replace('-', '_')}"
+    monkeypatch.setenv(variable, "7")
+    cli("generate", "--prompt", LINE * 2)
+    cli("generate", "--prompt", LINE * 2, "--max-draft-tokens", "9")
+    assert [engine.max_draft_tokens for engine in engines] == [3, 5, 7, 9]
+    monkeypatch.setenv("COPYAHEAD_MAX_DRAFTS", "7")
+    monkeypatch.setenv("COPYAHEAD_MAX_DRAFT_TOKENS", "8")
+    status, _, err = cli("generate", "--prompt", LINE * 2)
+    assert status == 2
+    assert "COPYAHEAD_MAX_DRAFTS is the former name of COPYAHEAD_MAX_DRAFT_TOKENS" in err
+
+
 def test_logit_bias_bars_a_token(cli: Run, engines: list[Engine]) -> None:
     first = BYTES.encode(LINE)[0]
     _, out, _ = cli(
@@ -271,7 +289,15 @@ WRONG = {
     "demo not GGUF": (["demo", __file__], "is not a GGUF file"),
     "policy": (["generate", "--prompt", "a", "--policy", "x"], "policy 'x' is unknown"),
     "knob": (["compare", "--policy", "window:start=9,max_window=4"], "exclude each other"),
-    "max drafts": (["generate", "--prompt", "a", "--max-drafts", "0"], "max_drafts must be"),
+    "draft length": (
+        ["generate", "--prompt", "a", "--max-draft-tokens", "0"],
+        "max_draft_tokens must be from 1 to 64, not 0; to draft nothing use --no-lookup",
+    ),
+    "its former name": (["compare", "--max-drafts", "65"], "max_draft_tokens must be from 1 to 64"),
+    "both names": (
+        ["generate", "--prompt", "a", "--max-drafts", "3", "--max-draft-tokens", "4"],
+        "--max-drafts is the former name of --max-draft-tokens: give one of them",
+    ),
     "negative seed": (
         ["generate", "--prompt", "a", "--seed", "-1"],
         "seed must be from 0 to 4294967295, not -1",

@@ -71,7 +71,7 @@ def test_hysteresis_asks_for_the_longest_match_of_two_tokens_up_to_60() -> None:
 
 
 def test_hysteresis_options() -> None:
-    machine = policy("hysteresis:min_match=5,min_match_running=5,empty_rounds=1,max_draft=7")
+    machine = policy("hysteresis:min_match=5,min_match_running=5,empty_rounds=1,max_draft_tokens=7")
     assert (asked(machine).min_match, asked(machine).max_tokens) == (5, 7)
     machine.settle(*EMPTY)
     assert asked(machine).min_match == 16
@@ -248,6 +248,30 @@ def test_requests_do_not_share_state(name: str) -> None:
 def test_wrong_options_are_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_policy(text)
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("priced:max_draft=9", "priced:max_draft_tokens=9"),
+        ("hysteresis:max_draft=9", "hysteresis:max_draft_tokens=9"),
+        ("adaptive_k:max_draft=9", "adaptive_k:max_draft_tokens=9"),
+        ("window:batch_max_draft=9", "window:batch_max_draft_tokens=9"),
+    ],
+)
+def test_options_may_have_their_former_names(former: str, now: str) -> None:
+    assert parse_policy(former) == parse_policy(now)
+    assert str(parse_policy(former)) == now
+    with pytest.raises(ConfigError, match=r"is its former name\) is given twice"):
+        parse_policy(f"{now},{former.partition(':')[2]}")
+    with pytest.raises(ConfigError, match="max_draft_tokens must be from 1 to 64, not 65"):
+        parse_policy(former.replace("=9", "=65"))
+
+
+def test_a_policy_without_the_option_has_no_former_name_of_it() -> None:
+    for text in ("single:max_draft=3", "window:max_draft=3", "hysteresis:batch_max_draft=3"):
+        with pytest.raises(ConfigError, match=r"has no option '(batch_)?max_draft'"):
+            parse_policy(text)
 
 
 def test_a_choice_reads_as_it_was_written() -> None:

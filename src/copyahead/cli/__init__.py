@@ -16,7 +16,7 @@ from typing import NoReturn
 import cyclopts
 import cyclopts.config
 from cyclopts import App, Parameter
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import CycloptsError, RepeatArgumentError
 
 from copyahead._version import __version__
 from copyahead.errors import BackendError, CopyaheadError
@@ -93,8 +93,22 @@ def _sentence(error: CycloptsError) -> str:
     """What is wrong, in one line, and where to look."""
     # What a validating library adds after its own count of errors is about its own types.
     text = re.sub(r" \d+ validation errors? for .*", "", " ".join(str(error).split()))
+    if isinstance(error, RepeatArgumentError):
+        text = _given_by_both_names(error.token.keyword or "") or text
     command = " ".join(error.command_chain or ())
     return f"{text} See: {' '.join(filter(None, ('copyahead', command)))} --help"
+
+
+def _given_by_both_names(given: str) -> str:
+    """What to say where the flag or variable `given` was renamed; empty where it was not."""
+    from copyahead.cli.options import FORMER_FLAGS
+
+    for names in FORMER_FLAGS.items():
+        variables = (ENV_PREFIX + name[2:].upper().replace("-", "_") for name in names)
+        for former, now in (names, tuple(variables)):
+            if given in (former, now):
+                return f"{former} is the former name of {now}: give one of them, once."
+    return ""
 
 
 def _complain(sentence: str, status: int) -> int:

@@ -12,13 +12,14 @@ from copyahead.cli import output
 from copyahead.cli.options import (
     Flat,
     Json,
+    MaxDraftTokens,
     Model,
     ModelPath,
     Sampling,
     checked,
     policies_named,
 )
-from copyahead.config import MAX_DRAFT_TOKENS, DraftLength, LookupOptions, ModelOptions
+from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions, ModelOptions
 from copyahead.errors import ConfigError
 from copyahead.evaluate.workloads import WORKLOADS, Workload, workload
 from copyahead.ranges import Range, check_ranges
@@ -44,7 +45,7 @@ class CompareOptions:
     """Workloads to run (list, copy, rename, json, quote, prose, short); all when not given."""
     policy: Names = (LookupOptions().policy,)
     """Policies to run: a name, or `name:knob=value,knob=value`. May be repeated."""
-    max_drafts: DraftLength = MAX_DRAFT_TOKENS
+    max_draft_tokens: MaxDraftTokens = MAX_DRAFT_TOKENS
     """Longest draft, whatever the policy asks for."""
     max_tokens: Annotated[int | None, Range(1, 2**24)] = None
     """Most tokens to write; each workload has its own when not given."""
@@ -85,7 +86,7 @@ def compare(
     works = [workload(name) for name in options.workload or WORKLOADS]
     policies = policies_named(options.policy)
     plan = Plan(sampling=checked(sampling), repeat=options.repeat, max_tokens=options.max_tokens)
-    drafting = LookupOptions(policy=policies[0], max_drafts=options.max_drafts)
+    drafting = LookupOptions(policy=policies[0], max_draft_tokens=options.max_draft_tokens)
     with load(model, model=model_options, lookup=drafting) as engine:
         results = [result for result, _ in run_all(engine, works, policies, plan)]
         exactness = engine.backend.exactness

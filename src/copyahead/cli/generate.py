@@ -12,6 +12,7 @@ from copyahead.cli.options import (
     Flat,
     Json,
     Lookup,
+    LookupFlags,
     Model,
     ModelPath,
     PromptOptions,
@@ -19,7 +20,7 @@ from copyahead.cli.options import (
     checked,
     make_request,
 )
-from copyahead.config import LookupOptions, ModelOptions
+from copyahead.config import ModelOptions
 from copyahead.errors import BackendError
 from copyahead.sampling import SamplingOptions
 from copyahead.types import FinishReason
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_PROMPT = PromptOptions()
 _DEFAULT_MODEL = ModelOptions()
-_DEFAULT_LOOKUP = LookupOptions()
+_DEFAULT_LOOKUP = LookupFlags()
 _DEFAULT_SAMPLING = SamplingOptions()
 
 

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from copyahead.config import LookupOptions, ModelOptions, SharedOptions
+from copyahead.config import (
+    MAX_DRAFT_TOKENS,
+    DraftLength,
+    LookupOptions,
+    ModelOptions,
+    SharedOptions,
+)
 from copyahead.errors import ConfigError, RequestError
 from copyahead.ranges import Range, check_ranges
 from copyahead.sampling import SamplingOptions
@@ -28,11 +34,24 @@ AnyText = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Flat = Parameter(name="*")
 """The fields of a dataclass as options of their own."""
 
+FORMER_FLAGS = {"--max-drafts": "--max-draft-tokens"}
+"""Flags that were renamed, and their names now. Both work, and so do the variables of both."""
+
+MaxDraftTokens = Annotated[DraftLength, Parameter(alias="--max-drafts")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupFlags(LookupOptions):
+    """Whether and how drafts are copied; flags may be given by their former names."""
+
+    max_draft_tokens: MaxDraftTokens = MAX_DRAFT_TOKENS
+
+
 ModelPath = Annotated[
     Path | None, Parameter(help="Path of a GGUF file; the bundled model when not given.")
 ]
 Model = Annotated[ModelOptions, Flat]
-Lookup = Annotated[LookupOptions, Flat]
+Lookup = Annotated[LookupFlags, Flat]
 Shared = Annotated[SharedOptions, Flat]
 Sampling = Annotated[SamplingOptions, Flat]
 Json = Annotated[

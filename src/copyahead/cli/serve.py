@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from copyahead.cli import output
-from copyahead.cli.options import Flat, Lookup, ModelPath, Shared
+from copyahead.cli.options import Flat, Lookup, LookupFlags, ModelPath, Shared
 from copyahead.config import Limits, LookupOptions, ModelOptions, NumParallel, SharedOptions
 from copyahead.errors import ConfigError, MissingExtraError
 from copyahead.ranges import Range, check_ranges
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from copyahead.server.service import ServerOptions, Service
     from copyahead.traces.record import TraceWriter
 
-_DEFAULT_LOOKUP = LookupOptions()
+_DEFAULT_LOOKUP = LookupFlags()
 _NOT_SHARED = SharedOptions()
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
 """As browsers send it, or `*`; pages without an origin of their own send `null`."""

@@ -62,7 +62,7 @@ def price_list(step_cost: StepCost, knobs: PricedKnobs) -> Prices:
         knobs.credit,
         knobs.credit_cap,
         knobs.trickle,
-        knobs.max_draft,
+        knobs.max_draft_tokens,
     )
     return made
 

@@ -15,6 +15,7 @@ from types import TracebackType
 import msgspec
 
 from copyahead.backends.base import Backend, Capabilities
+from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.engine.answer import Answer, open_answers
 from copyahead.engine.drafting import Drafting, MakeDrafter
 from copyahead.engine.handle import Handle, Sink, collector
@@ -42,7 +43,7 @@ class Engine:
         *,
         make_drafter: MakeDrafter | None = None,
         policy: str = "",
-        max_draft_tokens: int = 64,
+        max_draft_tokens: int = MAX_DRAFT_TOKENS,
         options: EngineOptions | None = None,
     ) -> None:
         self.backend = backend

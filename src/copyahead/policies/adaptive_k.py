@@ -20,17 +20,17 @@ from copyahead.ranges import Range
 class AdaptiveKKnobs(SingleKnobs):
     """Options of `adaptive_k`."""
 
-    max_draft: Annotated[int, Range(1, MAX_DRAFT_TOKENS), "longest draft"] = 8
+    max_draft_tokens: Annotated[int, Range(1, MAX_DRAFT_TOKENS), "longest draft"] = 8
 
 
 class AdaptiveK:
     """One request's length."""
 
-    __slots__ = ("_keys", "_length", "_max_draft")
+    __slots__ = ("_keys", "_length", "_max_draft_tokens")
 
     def __init__(self, knobs: AdaptiveKKnobs, load: Load) -> None:
         self._keys = knobs.keys
-        self._max_draft = knobs.max_draft
+        self._max_draft_tokens = knobs.max_draft_tokens
         self._length = 1
 
     def query(self, limit: int) -> Query | None:
@@ -46,4 +46,4 @@ class AdaptiveK:
         if num_draft_tokens == 0:
             return
         whole = num_accepted_tokens == num_draft_tokens
-        self._length = min(self._length * 2, self._max_draft) if whole else 1
+        self._length = min(self._length * 2, self._max_draft_tokens) if whole else 1

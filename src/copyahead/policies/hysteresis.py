@@ -33,7 +33,7 @@ class HysteresisKnobs(Knobs):
     empty_rounds: Annotated[
         int, Range(1, 1000), "empty rounds in a row after which the gate narrows"
     ] = 2
-    max_draft: Annotated[int, Range(1, MAX_DRAFT_TOKENS), "longest draft"] = 60
+    max_draft_tokens: Annotated[int, Range(1, MAX_DRAFT_TOKENS), "longest draft"] = 60
 
     def __post_init__(self) -> None:
         Knobs.__post_init__(self)
@@ -62,7 +62,7 @@ class Hysteresis:
 
     def query(self, limit: int) -> Query | None:
         """The longest match of the last two tokens, if it passes the gate."""
-        return query_for(_KEYS, self.min_match, min(limit, self._knobs.max_draft))
+        return query_for(_KEYS, self.min_match, min(limit, self._knobs.max_draft_tokens))
 
     def trim(self, length: int) -> int:
         """All of it."""

@@ -22,7 +22,7 @@ from copyahead.ranges import Range
 class PricedKnobs(Knobs):
     """Options of `priced`. The defaults suit every machine: what differs is measured."""
 
-    max_draft: Annotated[int, Range(1, MAX_DRAFT_TOKENS), "longest draft"] = 64
+    max_draft_tokens: Annotated[int, Range(1, MAX_DRAFT_TOKENS), "longest draft"] = MAX_DRAFT_TOKENS
     credit: Annotated[
         float,
         Range(1.0, 1024.0),
@@ -116,6 +116,13 @@ _POLICIES: dict[str, _Entry] = {
 }
 
 
+_FORMER_NAMES = {
+    "max_draft": "max_draft_tokens",
+    "batch_max_draft": "batch_max_draft_tokens",
+}
+"""Names that options of policies had before: they may still be written."""
+
+
 def policy_names() -> tuple[str, ...]:
     """The names that `parse_policy` knows."""
     return tuple(_POLICIES)
@@ -142,15 +149,17 @@ def parse_policy(text: str) -> PolicyChoice:
     known = {option.name: option for option in knobs_of(entry.knobs)}
     values: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in rest.split(","))):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
+        written, equals, value = (piece.strip() for piece in part.partition("="))
+        key = _FORMER_NAMES.get(written, written)
         if key not in known:
             raise ConfigError(
-                f"policy {name} has no option {key!r}: its options are {', '.join(known)}"
+                f"policy {name} has no option {written!r}: its options are {', '.join(known)}"
             )
         if not equals:
             raise ConfigError(f"policy {name}: write {key}={known[key].default:g}, not {part!r}")
         if key in values:
-            raise ConfigError(f"policy {name}: {key} is given twice; leave one out")
+            also = f" ({written} is its former name)" if written != key else ""
+            raise ConfigError(f"policy {name}: {key}{also} is given twice; leave one out")
         values[key] = _number(known[key], value)
     try:
         return PolicyChoice(name, entry.knobs(**values))

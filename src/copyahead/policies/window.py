@@ -31,7 +31,7 @@ class WindowKnobs(Knobs):
     max_skip: Annotated[
         int, Range(0, 1024), "most rounds skipped after a copy with nothing accepted"
     ] = 16
-    batch_max_draft: Annotated[
+    batch_max_draft_tokens: Annotated[
         int, Range(1, MAX_DRAFT_TOKENS), "longest draft beside other requests"
     ] = 3
     max_requests: Annotated[
@@ -73,7 +73,7 @@ class Window:
         if self._skip or active > knobs.max_requests:
             return None
         if active > 1:
-            limit = min(limit, knobs.batch_max_draft)
+            limit = min(limit, knobs.batch_max_draft_tokens)
         if limit < at_least:
             return None
         wanted = min(limit, max(self._window, at_least))

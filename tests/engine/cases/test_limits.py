@@ -294,7 +294,7 @@ def test_options_of_a_run_at_their_limits(beyond: int) -> None:
         (ModelOptions, "parallel", 1, 256),
         (ModelOptions, "threads", 1, 1024),
         (ModelOptions, "gpu_layers", -1, 10_000),
-        (LookupOptions, "max_drafts", 1, MAX_DRAFT_TOKENS),
+        (LookupOptions, "max_draft_tokens", 1, MAX_DRAFT_TOKENS),
     ]
     for kind, name, low, high in cases:
         for value, inside in ((low + beyond, beyond >= 0), (high + beyond, beyond <= 0)):

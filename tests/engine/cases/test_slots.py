@@ -143,7 +143,7 @@ def telemetry(got: Completion) -> tuple[int, ...]:
 @pytest.mark.parametrize(
     "policy",
     [
-        "window:min_match=4,max_requests=16,batch_max_draft=8",
+        "window:min_match=4,max_requests=16,batch_max_draft_tokens=8",
         "adaptive_k",
         "hysteresis:min_match=4",
     ],

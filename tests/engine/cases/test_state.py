@@ -210,7 +210,7 @@ def test_case_49_an_empty_draft_is_a_plain_step_of_one_row() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", ["fixed", "hysteresis:min_match=2,min_match_running=2,max_draft=14"]
+    "policy", ["fixed", "hysteresis:min_match=2,min_match_running=2,max_draft_tokens=14"]
 )
 def test_case_50_every_slot_gets_the_drafts_it_would_get_alone(policy: str) -> None:
     texts = [[A, B, C], [B, D, 8, 9], [C, C, A, 9, 8], [9, A]]
