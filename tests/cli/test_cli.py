@@ -308,6 +308,7 @@ WRONG = {
     ),
     "a seed that is no number": (["generate", "--prompt", "a", "--seed", "x"], "--seed"),
     "max tokens": (["generate", "--prompt", "a", "--max-tokens", "-1"], "max_tokens must be 0 or"),
+    "trace after the policies": (["replay", "--policy", "single", "x"], "before the options"),
     "temperature": (["generate", "--prompt", "a", "--temperature", "-1"], "temperature must be"),
     "not a number": (["generate", "--prompt", "a", "--ctx", "x"], "--ctx"),
     "choice": (["generate", "--prompt", "a", "--kv-type", "f12"], "--kv-type"),

@@ -297,6 +297,16 @@ def test_the_command_prints_json(recorded: Path, capsys: pytest.CaptureFixture[s
     assert asked <= set(rows[0])
 
 
+def test_policies_may_follow_one_flag_or_several(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for names in (["--policy", "single", "window"], ["--policy", "single", "--policy", "window"]):
+        assert run(["replay", str(recorded), str(recorded), *names, "--cost", "0.1", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert len(found["traces"]) == 2
+        assert {row["policy"] for row in found["results"]} == {"single", "window"}
+
+
 def test_the_command_prints_a_table_and_writes_a_report(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from copyahead.cli.options import (
     MaxDraftTokens,
     Model,
     ModelPath,
+    Names,
     Sampling,
     checked,
     policies_named,
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from copyahead.evaluate.compare import Comparison, Plan
 
 RUNS = 4
-
-Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True)]
-"""One or more names after the option, which may also be repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

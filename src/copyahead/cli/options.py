@@ -34,6 +34,9 @@ AnyText = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Flat = Parameter(name="*")
 """The fields of a dataclass as options of their own."""
 
+Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True)]
+"""One or more names after the option, which may also be repeated."""
+
 FORMER_FLAGS = {"--max-drafts": "--max-draft-tokens"}
 """Flags that were renamed, and their names now. Both work, and so do the variables of both."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from copyahead.cli import output
-from copyahead.cli.options import Flat, Json, Shared
+from copyahead.cli.options import Flat, Json, Names, Shared
 from copyahead.config import SharedOptions
 from copyahead.errors import ConfigError
 from copyahead.ranges import Range, check_ranges
@@ -29,7 +29,7 @@ class ReplayOptions:
 
     tokenizer: str | None = None
     """GGUF model or `tokenizer.json` to tokenise with; the bundled model when not given."""
-    policy: tuple[str, ...] = ("priced", "hysteresis", "window", "single")
+    policy: Names = ("priced", "hysteresis", "window", "single")
     """Policies to replay: a name, or `name:knob=value,knob=value`. May be repeated."""
     cost: tuple[str, ...] = ("0.01,0.03,0.1,0.3",)
     """What a further row costs, in passes of one row: numbers, `stair`, or a file that
@@ -81,7 +81,9 @@ def replay(
     from copyahead.traces.runs import LIMIT, Run, length_policies, plan_runs, policies_of, run_all
 
     if not traces:
-        raise ConfigError("there is nothing to replay: name a file or directory of traces")
+        raise ConfigError(
+            "there is nothing to replay: name files or directories of traces, before the options"
+        )
     costs = parse_costs(options.cost)
     extra = length_policies() if options.lengths else ()
     runs = plan_runs(policies_of((*options.policy, *extra)), costs, shared)
