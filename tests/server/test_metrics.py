@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from copyahead.config import Limits
 from copyahead.server.generation import Outcome
-from copyahead.server.http.limits import Limits, Queue
+from copyahead.server.http.limits import Queue
 from copyahead.server.metrics import Metrics
 from copyahead.stats import CopyStats, SourceCount
 from copyahead.types import Exactness, Source
