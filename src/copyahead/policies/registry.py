@@ -55,11 +55,11 @@ class PolicyChoice:
 
         Any other policy has a drafter of its own.
         """
-        return _POLICIES[self.name].make is not None
+        return POLICIES[self.name].make is not None
 
     def __call__(self, load: Load) -> LengthPolicy:
         """A preset's state for one request, which watches `load`."""
-        make = _POLICIES[self.name].make
+        make = POLICIES[self.name].make
         if make is None:
             raise ConfigError(
                 f"policy {self.name} is no preset: take drafters.factory.make_drafter"
@@ -85,34 +85,37 @@ class PolicyDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class PolicyEntry:
+    """What the registry knows of a policy."""
+
     about: str
+    """It in half a sentence, for `copyahead policies`."""
     knobs: type[Knobs]
     make: Callable[[Any, Load], LengthPolicy] | None
     """Makes a request's length policy; None for a policy with a drafter of its own."""
 
 
-_POLICIES: dict[str, _Entry] = {
-    "priced": _Entry(
+POLICIES: dict[str, PolicyEntry] = {
+    "priced": PolicyEntry(
         "as much of a copy as is worth its price on this machine; learns which copies hold",
         PricedKnobs,
         None,
     ),
-    "hysteresis": _Entry(
+    "hysteresis": PolicyEntry(
         "long copies, behind a gate on the match that opens while a copy runs",
         HysteresisKnobs,
         Hysteresis,
     ),
-    "window": _Entry(
+    "window": PolicyEntry(
         "copies of the newest place, in a window that doubles and halves", WindowKnobs, Window
     ),
-    "single": _Entry("one token after the newest place", SingleKnobs, Single),
-    "adaptive_k": _Entry(
+    "single": PolicyEntry("one token after the newest place", SingleKnobs, Single),
+    "adaptive_k": PolicyEntry(
         "the newest place; twice as long after a full accept, 1 after a miss",
         AdaptiveKKnobs,
         AdaptiveK,
     ),
-    "fixed": _Entry("the newest place, always the same length", FixedKnobs, Fixed),
+    "fixed": PolicyEntry("the newest place, always the same length", FixedKnobs, Fixed),
 }
 
 
@@ -125,14 +128,14 @@ _FORMER_NAMES = {
 
 def policy_names() -> tuple[str, ...]:
     """The names that `parse_policy` knows."""
-    return tuple(_POLICIES)
+    return tuple(POLICIES)
 
 
 def describe() -> tuple[PolicyDescription, ...]:
     """Every policy with its options, for a table."""
     return tuple(
         PolicyDescription(name, entry.about, knobs_of(entry.knobs))
-        for name, entry in _POLICIES.items()
+        for name, entry in POLICIES.items()
     )
 
 
@@ -143,9 +146,9 @@ def parse_policy(text: str) -> PolicyChoice:
     exclude each other.
     """
     name, _, rest = text.strip().partition(":")
-    entry = _POLICIES.get(name)
+    entry = POLICIES.get(name)
     if entry is None:
-        raise ConfigError(f"policy {name!r} is unknown: take one of {', '.join(_POLICIES)}")
+        raise ConfigError(f"policy {name!r} is unknown: take one of {', '.join(POLICIES)}")
     known = {option.name: option for option in knobs_of(entry.knobs)}
     values: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in rest.split(","))):
