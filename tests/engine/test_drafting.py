@@ -9,7 +9,7 @@ from copyahead.contracts import Load
 from copyahead.drafters import HybridDrafter, LookupDrafter
 from copyahead.engine import Engine, Request
 from copyahead.engine.drafting import MAX_DRAFTERS
-from copyahead.grammar.compiler import GrammarState
+from copyahead.grammar.state import GrammarState
 from copyahead.history.pool import HistoryPool
 from copyahead.loading import make_engine
 from copyahead.policies import parse_policy

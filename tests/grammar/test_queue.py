@@ -14,8 +14,9 @@ import pytest
 from copyahead.engine import Engine, Request
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.errors import EngineStopped, RequestError
-from copyahead.grammar.compiler import MAX_CHARACTERS, Grammar, GrammarCompiler, GrammarState
+from copyahead.grammar.compiler import MAX_CHARACTERS, Grammar, GrammarCompiler
 from copyahead.grammar.queue import MAX_WAITING
+from copyahead.grammar.state import GrammarState
 from copyahead.sampling import SamplingOptions
 from copyahead.testing import FakeBackend, ToyLM, ToyTokenizer
 from tests.server.toys import TOKENIZER, VOCAB, Running, running, toy_backend, toy_template

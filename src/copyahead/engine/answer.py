@@ -16,7 +16,7 @@ from copyahead.engine.request import Chunk, Request, TokenLogprob
 from copyahead.engine.slots import Slot
 from copyahead.engine.text import TextStream
 from copyahead.errors import CopyaheadError, RequestError
-from copyahead.grammar.compiler import GrammarState
+from copyahead.grammar.state import GrammarState
 from copyahead.stats import CopyStats
 from copyahead.types import OWN_SOURCES, Draft, FinishReason, Source, Token
 

@@ -20,8 +20,8 @@ from copyahead.engine.engine import Engine
 from copyahead.engine.handle import Handle
 from copyahead.engine.request import Choice, Chunk, Completion, Request
 from copyahead.errors import EngineStopped
-from copyahead.grammar.compiler import GrammarState
 from copyahead.grammar.queue import CompileQueue, Job
+from copyahead.grammar.state import GrammarState
 from copyahead.stats import CopyStats
 from copyahead.types import FinishReason
 

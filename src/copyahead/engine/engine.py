@@ -25,7 +25,8 @@ from copyahead.engine.scheduler import EngineOptions, Scheduler
 from copyahead.engine.slots import Slots
 from copyahead.errors import ConfigError, RequestError
 from copyahead.grammar.child import GrammarChild
-from copyahead.grammar.compiler import Grammar, GrammarCompiler, GrammarState
+from copyahead.grammar.compiler import Grammar, GrammarCompiler
+from copyahead.grammar.state import GrammarState
 from copyahead.policies import parse_policy
 from copyahead.stats import CopyLog, CopyStats
 from copyahead.step_cost import StepCost

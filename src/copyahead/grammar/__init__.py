@@ -1,6 +1,7 @@
 """Answers that follow a grammar or a JSON schema, by way of llguidance.
 
-compiler   a schema or grammar in, the state of an answer out: masks, legal prefixes, forced tokens
+compiler   a schema or grammar in, the state of an answer out
+state      where an answer stands: masks, legal prefixes of drafts, forced tokens
 queue      compiles beside the engine, one grammar after the other
 child      the process that tries every grammar first
 check      the program of that process

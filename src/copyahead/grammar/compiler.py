@@ -1,8 +1,4 @@
-"""Answers that follow a grammar or a JSON schema, by way of llguidance.
-
-The mask is applied at every verified row, and the matcher takes only emitted tokens, so it
-never has to go back. A draft is cut at its first illegal token before it costs a row.
-"""
+"""A grammar or a JSON schema in, the state of an answer out, by way of llguidance."""
 
 from __future__ import annotations
 
@@ -11,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from copyahead.backends.base import Logits, Tokenizer
+from copyahead.backends.base import Tokenizer
 from copyahead.errors import MissingExtraError, RequestError
-from copyahead.types import Draft, Source, Token
+from copyahead.grammar.state import GrammarState, reason_of
+from copyahead.types import Token
 
 WHITESPACE = r"[ \t\n]{0,32}"
 """White space allowed between the parts of a JSON text. Bounded: a model that likes spaces
@@ -42,59 +38,6 @@ class Grammar(msgspec.Struct, frozen=True):
         if self.field == "json_schema":
             return _schema_grammar(_llguidance(), self.text)
         return str(_llguidance().LLMatcher.grammar_from_lark(self.text))
-
-
-class GrammarState:
-    """Where one answer stands in its grammar."""
-
-    def __init__(self, matcher: Any, vocab_size: int) -> None:
-        self._matcher = matcher
-        self._vocab_size = vocab_size
-
-    def copy(self) -> GrammarState:
-        """Another answer at the same place of the same grammar."""
-        return GrammarState(self._matcher.deep_copy(), self._vocab_size)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the grammar is satisfied and allows nothing more."""
-        return bool(self._matcher.is_stopped())
-
-    def mask(self, logits: Logits) -> None:
-        """Set the logits of all tokens that are illegal here to -inf, in place."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        legal = np.unpackbits(bits, bitorder="little", count=len(bits) * 8)[: self._vocab_size]
-        self._check()
-        logits[: len(legal)][legal == 0] = -np.inf
-        logits[len(legal) :] = -np.inf
-
-    def accept(self, token: Token) -> None:
-        """Take an emitted token."""
-        if not self._matcher.is_stopped():
-            self._matcher.consume_token(token)
-            # A matcher that failed calls itself stopped: that is not the end of the grammar.
-            self._check()
-
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            reason = _reason(self._matcher.get_error())
-            if reason.startswith("NoExtension"):
-                reason = "no token of the model continues it here"
-            raise RequestError(f"the grammar failed: {reason}", field="grammar")
-
-    def cut(self, draft: Draft) -> Draft:
-        """The draft up to its first token that is illegal here."""
-        return draft.first(self._matcher.validate_tokens(list(draft.tokens)))
-
-    def forced(self, limit: int) -> Draft:
-        """The tokens of the only continuation that the grammar allows, where there is only one.
-
-        They are drafted and verified like any others: other tokens may spell the same text.
-        """
-        tokens = self._matcher.compute_ff_tokens()[:limit]
-        if not tokens:
-            return Draft()
-        return Draft(tokens=tuple(tokens), source=Source.GRAMMAR, survivals=(0.98,) * len(tokens))
 
 
 class GrammarCompiler:
@@ -134,14 +77,7 @@ class GrammarCompiler:
 
 def does_not_compile(field: str, error: str) -> RequestError:
     """The refusal of a grammar for which llguidance has an `error`."""
-    return RequestError(f"{field} does not compile: {_reason(error)}", field=field)
-
-
-def _reason(error: str) -> str:
-    """What llguidance says, without its inner state and without its stack."""
-    for inner in ("<state>", "<backtrace>"):
-        error = error.partition(inner)[0]
-    return " ".join(error.split())[:200]
+    return RequestError(f"{field} does not compile: {reason_of(error)}", field=field)
 
 
 def _llguidance() -> Any:

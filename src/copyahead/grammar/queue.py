@@ -16,7 +16,8 @@ import msgspec
 
 from copyahead.errors import RequestError
 from copyahead.grammar.child import GrammarChild
-from copyahead.grammar.compiler import Grammar, GrammarCompiler, GrammarState, does_not_compile
+from copyahead.grammar.compiler import Grammar, GrammarCompiler, does_not_compile
+from copyahead.grammar.state import GrammarState
 
 Take = Callable[[GrammarState | Exception], None]
 """Takes what was compiled, or why there is nothing."""

@@ -14,7 +14,8 @@ import pytest
 
 from copyahead.engine import Engine, Request
 from copyahead.errors import RequestError
-from copyahead.grammar.compiler import Grammar, GrammarCompiler, GrammarState
+from copyahead.grammar.compiler import Grammar, GrammarCompiler
+from copyahead.grammar.state import GrammarState
 from copyahead.sampling import SamplingOptions
 from copyahead.testing import FakeBackend, ForcedDrafter, Plan, ToyLM, ToyTokenizer
 from copyahead.types import Draft, FinishReason, Source
