@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from copyahead.backends.base import Backend, Logits, Part
 from copyahead.backends.probe.search import load
 from copyahead.config import LookupOptions, ModelOptions
+from copyahead.contracts import Backend, Logits, Part
 from copyahead.engine import Request
 from copyahead.loading import make_engine
 from copyahead.testing import FakeBackend, ToyLM

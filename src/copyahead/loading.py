@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from copyahead.backends.base import Backend
 from copyahead.config import LookupOptions, ModelOptions, SharedOptions
+from copyahead.contracts import Backend
 
 if TYPE_CHECKING:
     from copyahead.engine import Engine

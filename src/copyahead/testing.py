@@ -13,9 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from copyahead.backends.base import Capabilities, Logits, Part
 from copyahead.backends.numpy_sampler import NumpySampler
-from copyahead.contracts import DraftSession, Load
+from copyahead.contracts import Capabilities, DraftSession, Load, Logits, Part
 from copyahead.errors import BackendError
 from copyahead.sampling import SamplingOptions
 from copyahead.step_cost import StepCost
@@ -150,7 +149,7 @@ class FakeBackend:
         self._fail_on = fail_on
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
-        """One pass; see `copyahead.backends.base.Backend.forward`."""
+        """One pass; see `copyahead.contracts.Backend.forward`."""
         self.num_passes += 1
         assert len({part.slot for part in parts}) == len(parts), "a slot appears twice"
         assert sum(len(p.tokens) for p in parts) <= self.capabilities.max_rows, "too many rows"

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from copyahead import loading
-from copyahead.backends.base import Logits, Part
 from copyahead.cli import run
 from copyahead.config import LookupOptions
+from copyahead.contracts import Logits, Part
 from copyahead.engine import Engine
 from copyahead.testing import FakeBackend, ToyLM, ToyTokenizer
 from copyahead.types import Exactness

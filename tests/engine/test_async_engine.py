@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 
 import pytest
 
-from copyahead.backends.base import Logits, Part
+from copyahead.contracts import Logits, Part
 from copyahead.engine import Engine, Request
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.errors import EngineStopped, RequestError

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from copyahead.backends.base import Logits, Part
+from copyahead.contracts import Logits, Part
 from copyahead.engine import Request
 from copyahead.engine.answer import Answer, open_answers
 from copyahead.engine.passes import Passes, Work

@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import numpy as np
 
-from copyahead.backends.base import Logits, Part
 from copyahead.chat.template.template import ChatTemplate
 from copyahead.config import LookupOptions
+from copyahead.contracts import Logits, Part
 from copyahead.engine import Engine
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.loading import make_engine

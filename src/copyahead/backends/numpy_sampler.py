@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from copyahead.acceptance import inverse_cdf
-from copyahead.backends.base import Logits
+from copyahead.contracts import Logits
 from copyahead.sampling import SamplingOptions
 from copyahead.types import Token
 
@@ -23,7 +23,7 @@ _LOWEST_TEMPERATURE = 1e-6
 
 
 class NumpySampler:
-    """One request's choice of tokens. Implements `copyahead.backends.base.Sampler`."""
+    """One request's choice of tokens. Implements `copyahead.contracts.Sampler`."""
 
     def __init__(self, options: SamplingOptions, prompt: Sequence[Token]) -> None:
         self._options = options

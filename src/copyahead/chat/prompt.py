@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from copyahead.backends.base import Tokenizer
 from copyahead.chat.reasoning import ReasoningMarkers, ReasoningSplitter, opens_reasoning
 from copyahead.chat.reply import Reply
 from copyahead.chat.template.literal_text import RenderedPrompt
 from copyahead.chat.template.template import ChatTemplate
 from copyahead.chat.tools.definitions import ToolSelection, check_tools, grammar_for, select_tools
 from copyahead.chat.tools.formats import Json, ToolFormat
+from copyahead.contracts import Tokenizer
 from copyahead.errors import RequestError
 from copyahead.types import Token
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from copyahead.backends.base import Backend
 from copyahead.config import MAX_DRAFT_TOKENS, SharedOptions
-from copyahead.contracts import Drafter, Load
+from copyahead.contracts import Backend, Drafter, Load
 from copyahead.policies import parse_policy
 from copyahead.policies.registry import PricedKnobs
 from copyahead.types import Token

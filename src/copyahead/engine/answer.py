@@ -10,8 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from copyahead.acceptance import num_accepted, sample_and_compare
-from copyahead.backends.base import Backend, Logits, Sampler, Tokenizer
-from copyahead.contracts import DraftSession
+from copyahead.contracts import Backend, DraftSession, Logits, Sampler, Tokenizer
 from copyahead.engine.request import Chunk, Request, TokenLogprob
 from copyahead.engine.slots import Slot
 from copyahead.engine.text import TextStream

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
 
-from copyahead.backends.base import Backend
+from copyahead.contracts import Backend
 from copyahead.engine.engine import Engine
 from copyahead.engine.handle import Handle
 from copyahead.engine.request import Choice, Chunk, Completion, Request

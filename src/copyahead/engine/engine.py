@@ -14,8 +14,8 @@ from types import TracebackType
 
 import msgspec
 
-from copyahead.backends.base import Backend, Capabilities
 from copyahead.config import MAX_DRAFT_TOKENS
+from copyahead.contracts import Backend, Capabilities
 from copyahead.engine.answer import Answer, open_answers
 from copyahead.engine.drafting import Drafting, MakeDrafter
 from copyahead.engine.handle import Handle, Sink, collector

@@ -11,7 +11,7 @@ import time
 
 import msgspec
 
-from copyahead.backends.base import Backend, Logits, Part
+from copyahead.contracts import Backend, Logits, Part
 from copyahead.engine.answer import Answer
 from copyahead.engine.slots import Slots
 from copyahead.errors import BackendError

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from copyahead.backends.base import Capabilities
+from copyahead.contracts import Capabilities
 from copyahead.engine.text import Run
 from copyahead.errors import ContextOverflowError, RequestError
 from copyahead.ranges import Range, check_ranges

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Annotated
 
-from copyahead.backends.base import Capabilities
+from copyahead.contracts import Capabilities
 from copyahead.engine.answer import Answer
 from copyahead.engine.drafting import Drafting
 from copyahead.engine.slots import Slots

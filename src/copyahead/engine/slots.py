@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from copyahead.backends.base import Backend
+from copyahead.contracts import Backend
 from copyahead.errors import BackendError
 from copyahead.types import Token
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from copyahead.backends.base import Tokenizer
+from copyahead.contracts import Tokenizer
 from copyahead.types import Token
 
 Run = tuple[str, bool]

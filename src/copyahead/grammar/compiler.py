@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from copyahead.backends.base import Tokenizer
+from copyahead.contracts import Tokenizer
 from copyahead.errors import MissingExtraError, RequestError
 from copyahead.grammar.state import GrammarState, reason_of
 from copyahead.types import Token

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from copyahead.backends.base import Logits
+from copyahead.contracts import Logits
 from copyahead.errors import RequestError
 from copyahead.types import Draft, Source, Token
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from copyahead.backends.base import Capabilities
 from copyahead.chat.prompt import ChatPrompt, chat_prompt
 from copyahead.config import Limits
+from copyahead.contracts import Capabilities
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.engine.request import Request
 from copyahead.server.errors import ApiError

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from copyahead.config import usable_cpus
+from copyahead.contracts import TextTokenizer
 from copyahead.errors import ConfigError
 from copyahead.traces.formats.conversations import Conversation, Message, TokenRequest
 from copyahead.traces.formats.importers import Trace
@@ -26,24 +26,6 @@ BASE, START, END, SESSION, CATEGORY, COLD, REPEATED = range(7)
 starts and ends, the session and the category by number, and two flags."""
 
 _MAX_PIECE = 16_384
-
-
-class Tokenizer(Protocol):
-    """What a corpus needs of one."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids."""
-        ...
-
-    @property
-    def end_tokens(self) -> frozenset[Token]:
-        """Ids that end a turn or the text."""
-        ...
-
-    def encode(self, text: str, *, special: bool = True) -> list[Token]:
-        """Token ids; `special`: whether marks such as `<|im_end|>` are taken for their token."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -74,7 +56,7 @@ class Corpus:
 
 def build_corpus(
     traces: Sequence[Trace],
-    tokenizer: Tokenizer | None,
+    tokenizer: TextTokenizer | None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Corpus:
     """Tokenise `traces`. `tokenizer` may be None where all of them hold token ids already.
@@ -89,7 +71,7 @@ def build_corpus(
 
 
 class _Builder:
-    def __init__(self, tokenizer: Tokenizer | None, on_progress: Callable[[int], None]) -> None:
+    def __init__(self, tokenizer: TextTokenizer | None, on_progress: Callable[[int], None]) -> None:
         self._tokenizer = tokenizer
         self._on_progress = on_progress
         self._streams: list[Tokens] = []
@@ -125,7 +107,7 @@ class _Builder:
             end_tokens=tuple(sorted(self._tokenizer.end_tokens)) if self._tokenizer else (),
         )
 
-    def _required(self) -> Tokenizer:
+    def _required(self) -> TextTokenizer:
         if self._tokenizer is None:
             raise ConfigError("the traces hold text: name a model with --tokenizer")
         return self._tokenizer
@@ -183,7 +165,7 @@ class _Builder:
 class _Framing:
     """Turn marks: the model's own where the vocabulary has ChatML's, its text elsewhere."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
         self._begin = tokenizer.encode("<|im_start|>", special=True)
         marked = tokenizer.encode("<|im_end|>", special=True)

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from copyahead.contracts import TextTokenizer
 from copyahead.errors import ConfigError, MissingExtraError
-from copyahead.traces.corpus import Tokenizer
 from copyahead.types import Token
 
 
-def find_tokenizer(name: str | os.PathLike[str] | None) -> tuple[str, Tokenizer]:
+def find_tokenizer(name: str | os.PathLike[str] | None) -> tuple[str, TextTokenizer]:
     """What to call it, and the tokenizer: of a GGUF model, or of a `tokenizer.json`.
 
     None takes the bundled model's. Raises ConfigError, ModelError or MissingExtraError.
@@ -59,7 +59,7 @@ class JsonTokenizer:
         return self._end_tokens
 
     def encode(self, text: str, *, special: bool = True) -> list[Token]:
-        """See `tokenizing.Tokenizer.encode`."""
+        """See `contracts.TextTokenizer.encode`."""
         reader = self._reader if special else self._plain_reader
         ids: list[Token] = reader.encode(text, add_special_tokens=False).ids
         return ids

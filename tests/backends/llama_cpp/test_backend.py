@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from copyahead.backends.base import Logits, Part
 from copyahead.backends.llama_cpp import cells as llama_cells
 from copyahead.backends.llama_cpp import library as llama_library
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.gguf import find_model, read_header
 from copyahead.backends.llama_cpp.load import LlamaSettings
+from copyahead.contracts import Logits, Part
 from copyahead.errors import BackendError, MissingExtraError, ModelError
 from tests.tiny_models import (
     REAL_VOCAB,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from copyahead.backends.base import Logits
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import LlamaSettings
+from copyahead.contracts import Logits
 from copyahead.sampling import SamplingOptions
 from tests.tiny_models import REAL_VOCAB, VOCAB
 

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from copyahead.backends.base import Capabilities, Part
 from copyahead.backends.llama_cpp.gguf import read_header
 from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.backends.probe import cache as probe_cache
@@ -22,6 +21,7 @@ from copyahead.backends.probe import search as probe
 from copyahead.backends.probe.measure import Measurement, MeasurementRequest
 from copyahead.backends.probe.search import ProbeResult
 from copyahead.config import ModelOptions
+from copyahead.contracts import Capabilities, Part
 from copyahead.errors import ModelError
 from copyahead.types import Exactness
 from tests.tiny_models import write_plain

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from copyahead.backends.base import Logits
 from copyahead.config import LookupOptions
+from copyahead.contracts import Logits
 from copyahead.engine import Choice, Chunk, Completion, Engine, Request
 from copyahead.loading import make_engine
 from copyahead.testing import FakeBackend, Plan, ToyLM, ToyTokenizer

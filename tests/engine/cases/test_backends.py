@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from copyahead.backends.base import Logits, Part
-from copyahead.contracts import Query
+from copyahead.contracts import Logits, Part, Query
 from copyahead.engine import Engine, Request
 from copyahead.errors import BackendError
 from copyahead.history.pool import HistoryPool

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from copyahead.backends.base import Logits, Part
+from copyahead.contracts import Logits, Part
 from copyahead.engine import Chunk, Engine, Request
 from copyahead.engine.scheduler import EngineOptions
 from copyahead.errors import ConfigError, RequestError

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from copyahead.backends.base import Logits, Part
-from copyahead.contracts import Query
+from copyahead.contracts import Logits, Part, Query
 from copyahead.drafters import LookupDrafter
 from copyahead.engine import Completion, Engine, Request
 from copyahead.history.pool import HistoryPool

@@ -15,8 +15,8 @@ import msgspec
 import openai
 import pytest
 
-from copyahead.backends.base import Logits, Part
 from copyahead.config import Limits
+from copyahead.contracts import Logits, Part
 from copyahead.errors import ConfigError
 from copyahead.server.http.auth import ApiKeys, check_binding
 from copyahead.server.run import bind

@@ -13,8 +13,8 @@ import httpx
 import openai
 import pytest
 
-from copyahead.backends.base import Logits, Part
 from copyahead.config import Limits
+from copyahead.contracts import Logits, Part
 from copyahead.errors import BackendError
 from copyahead.server.service import ServerOptions
 from copyahead.types import Token

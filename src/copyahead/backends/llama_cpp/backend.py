@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from copyahead.backends.base import Capabilities, Logits, Part
 from copyahead.backends.llama_cpp.cells import OrderedCells
 from copyahead.backends.llama_cpp.gguf import find_model
 from copyahead.backends.llama_cpp.library import library, set_tiled, show_log, take_errors
@@ -27,6 +26,7 @@ from copyahead.backends.llama_cpp.load import (
 )
 from copyahead.backends.llama_cpp.sampler import Candidates, LlamaSampler
 from copyahead.backends.llama_cpp.tokenizer import LlamaTokenizer
+from copyahead.contracts import Capabilities, Logits, Part
 from copyahead.errors import BackendError
 from copyahead.sampling import SamplingOptions
 from copyahead.step_cost import StepCost
@@ -36,7 +36,7 @@ _UNMEASURED = StepCost.linear(0.3)
 
 
 class LlamaBackend:
-    """See `backends.base.Backend`. Not thread-safe."""
+    """See `contracts.Backend`. Not thread-safe."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class LlamaBackend:
         return text.decode("utf-8", "replace") if text else None
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
-        """One target pass; see `backends.base.Backend`."""
+        """One target pass; see `contracts.Backend`."""
         num_outputs = self._rows.fill(parts, self._lengths)
         if self._cells is not None:
             self._cells.reserve(self._rows.batch.n_tokens, self._lengths)
@@ -116,7 +116,7 @@ class LlamaBackend:
         return self._cut(parts, num_outputs)
 
     def truncate(self, slot: int, length: int) -> None:
-        """Make `slot` hold at most its first `length` tokens; see `backends.base.Backend`.
+        """Make `slot` hold at most its first `length` tokens; see `contracts.Backend`.
 
         Where `max_rewind` is a number, only rows of the slot's last pass can be taken back,
         all but its first, and only once.

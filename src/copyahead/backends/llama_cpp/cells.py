@@ -12,7 +12,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from copyahead.backends.base import Part
+from copyahead.contracts import Part
 from copyahead.errors import BackendError
 
 _MIN_WASTE = 1024

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from copyahead.backends.base import Capabilities
 from copyahead.backends.llama_cpp.library import take_errors
 from copyahead.config import MAX_DRAFT_TOKENS, ModelOptions
+from copyahead.contracts import Capabilities
 from copyahead.errors import ModelError
 
 logger = logging.getLogger(__name__)

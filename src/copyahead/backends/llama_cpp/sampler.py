@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from copyahead.backends.base import Logits
+from copyahead.contracts import Logits
 from copyahead.sampling import SamplingOptions
 from copyahead.types import Token
 
@@ -73,7 +73,7 @@ class Candidates:
 
 
 class LlamaSampler:
-    """See `backends.base.Sampler`."""
+    """See `contracts.Sampler`."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class LlamaSampler:
         self._close = weakref.finalize(self, _free, library.llama_sampler_free, owned)
 
     def sample(self, logits: Logits) -> Token:
-        """Choose from `logits` and record the choice; see `backends.base.Sampler`."""
+        """Choose from `logits` and record the choice; see `contracts.Sampler`."""
         row = logits[: self._vocab_size]
         if self._bias_ids is not None:
             row[self._bias_ids] += self._bias

@@ -66,7 +66,7 @@ class LlamaTokenizer:
         )
 
     def encode(self, text: str, *, special: bool = True) -> list[Token]:
-        """Token ids of `text`; see `backends.base.Tokenizer`. Lone surrogates become `?`."""
+        """Token ids of `text`; see `contracts.Tokenizer`. Lone surrogates become `?`."""
         data = text.encode("utf-8", "replace")
         capacity = len(data) + 8
         tokens = (ctypes.c_int32 * capacity)()

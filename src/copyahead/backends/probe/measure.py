@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from copyahead.backends.base import Capabilities, Logits, Part
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
+from copyahead.contracts import Capabilities, Logits, Part
 from copyahead.errors import CopyaheadError
 from copyahead.types import Token
 

@@ -19,13 +19,13 @@ from pathlib import Path
 import msgspec
 
 import copyahead
-from copyahead.backends.base import Capabilities
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.gguf import find_model, fingerprint, read_header
 from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
 from copyahead.backends.probe import cache
 from copyahead.backends.probe.measure import Measurement, MeasurementRequest
 from copyahead.config import ModelOptions
+from copyahead.contracts import Capabilities
 from copyahead.errors import ModelError
 from copyahead.step_cost import StepCost
 from copyahead.types import Exactness

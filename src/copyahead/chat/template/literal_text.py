@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from copyahead.backends.base import Tokenizer
+from copyahead.contracts import Tokenizer
 from copyahead.errors import RequestError
 from copyahead.types import Token
 

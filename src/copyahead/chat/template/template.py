@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import jinja2
     from jinja2.ext import Extension
 
-    from copyahead.backends.base import Backend
+    from copyahead.contracts import Backend
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What copyahead asks of a model that it runs itself."""
+"""What copyahead asks of a model that it runs itself: the model, its tokenizer, its samplers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from copyahead.step_cost import StepCost
 from copyahead.types import Exactness, Token
 
 Logits = npt.NDArray[np.float32]
+"""Scores before softmax, one row a position; or one such row."""
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -47,33 +48,38 @@ class Part(msgspec.Struct, frozen=True):
     start: int
     """Position of `tokens[0]`: the number of tokens that the slot holds before the pass."""
     tokens: Sequence[Token]
+    """At least one; the committed ones first, then the draft."""
     num_logits: int
     """Logits are wanted for this many of the last rows; 0 for the inner part of a prompt."""
 
 
-class Tokenizer(Protocol):
-    """Text to token ids and back."""
+class TextTokenizer(Protocol):
+    """Text to token ids: what reading a recorded text needs. Any thread may call it."""
 
     @property
     def vocab_size(self) -> int:
-        """Number of real token ids; may be smaller than a row of logits is wide."""
+        """Number of token ids, which are 0 to `vocab_size - 1`. Padding does not count."""
         ...
 
     @property
     def end_tokens(self) -> frozenset[Token]:
-        """Every id that ends a turn or the text."""
+        """Every id that ends a turn or the text; may be empty."""
         ...
 
     def encode(self, text: str, *, special: bool = True) -> list[Token]:
-        """Token ids of `text`.
+        """Token ids of `text`. No end token is added: a prompt is to be continued.
 
-        `special`: add the model's leading token where it has one, and read control tokens
-        that are spelled out in the text.
+        `special`: read control tokens that are spelled out in the text as tokens, and put the
+        model's leading token first where it has one. Without it, the text is only its letters.
         """
         ...
 
+
+class Tokenizer(TextTokenizer, Protocol):
+    """Text to token ids and back."""
+
     def token_bytes(self, token: Token) -> bytes:
-        """The bytes that `token` stands for; empty for control tokens.
+        """The bytes that `token` stands for; empty for control tokens and ids out of range.
 
         May be part of a character: joining the bytes of a text's tokens gives its UTF-8.
         """
@@ -86,8 +92,9 @@ class Sampler(Protocol):
     def sample(self, logits: Logits) -> Token:
         """Choose from `logits` (shape `[vocab_size]`, may be overwritten) and record the choice.
 
-        Takes exactly one draw. Called once for every emitted token, in order, and never for
-        anything else: so it never has to be rolled back.
+        Minus infinity marks what must not be chosen. Takes exactly one draw. Called once for
+        every emitted token, in order, and never for anything else: so it never has to be rolled
+        back.
         """
         ...
 
@@ -100,7 +107,8 @@ class Backend(Protocol):
     """A loaded model with room for several sequences.
 
     Slots hold committed tokens and, between a pass and the `truncate` that settles it,
-    rejected ones. Not thread-safe: one thread runs it.
+    rejected ones. Not thread-safe: one thread runs it, and others may read its properties and
+    use its tokenizer.
     """
 
     @property
@@ -110,7 +118,7 @@ class Backend(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's own tokenizer."""
+        """The model's own tokenizer; always the same one."""
         ...
 
     @property
@@ -120,7 +128,7 @@ class Backend(Protocol):
 
     @property
     def step_cost(self) -> StepCost:
-        """The cost of a pass by its number of rows."""
+        """The cost of a pass by its number of rows, as measured at load."""
         ...
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
@@ -136,18 +144,21 @@ class Backend(Protocol):
     def truncate(self, slot: int, length: int) -> None:
         """Make `slot` hold at most its first `length` tokens. 0 empties it. Idempotent.
 
-        Raises BackendError where `max_rewind` does not allow it.
+        Raises BackendError, and changes nothing, where `max_rewind` does not allow it.
         """
         ...
 
     def fork(self, source: int, target: int, length: int) -> None:
-        """Empty `target`, then give it the first `length` tokens of `source`."""
+        """Empty `target`, then give it the first `length` tokens of `source`.
+
+        `source` holds at least as many and is another slot. Needs `can_fork`.
+        """
         ...
 
     def sampler(self, options: SamplingOptions, prompt: Sequence[Token]) -> Sampler:
-        """A sampler for a request that has read `prompt`."""
+        """A sampler for a request that has read `prompt`; whoever asked for it closes it."""
         ...
 
     def close(self) -> None:
-        """Free the model. Idempotent."""
+        """Free the model. Idempotent. Nothing else of the backend may be used after."""
         ...

@@ -1,0 +1,82 @@
+"""What a drafter and its sessions promise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from copyahead.types import Draft, Token
+
+
+class DraftSession(Protocol):
+    """What drafts for one request. One round is `propose` (any number of times), `settle` (once).
+
+    A session never decides a token: whatever it proposes, the text is the model's. Whatever it
+    raises makes the round a plain step, and never fails the request.
+    """
+
+    def propose(self, limit: int) -> Draft:
+        """A draft of at most `limit` tokens for what comes after the history. Reads only.
+
+        `limit` 0 gives the empty draft. Calling it again without `settle` gives the same draft.
+        """
+        ...
+
+    def settle(self, draft: Draft, emitted: Sequence[Token]) -> None:
+        """Close the round: `draft` was verified, and the request keeps `emitted`.
+
+        `draft` is what was verified: the proposed draft or a `first(k)` of it. `emitted` is the
+        accepted tokens and, unless the block ended early (end of sequence, stop, budget), the
+        bonus token. What was accepted is the common prefix of the two. A plain step passes
+        `NO_DRAFT`, and so do a draft from elsewhere and text that is caught up on: `emitted` may
+        then be any number of tokens. This is the only way a session learns anything.
+        """
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Forget the history from token `length` on. Absolute and idempotent.
+
+        The history is the prompt and what was emitted; a prediction does not count.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the session's row back. What it holds stays, for a next turn to attach to.
+
+        Idempotent. Nothing else of the session may be called after.
+        """
+        ...
+
+
+class Drafter(Protocol):
+    """Opens sessions, and proposes for many of them in one call."""
+
+    def open(
+        self,
+        prompt: Sequence[Token],
+        *,
+        slot: int,
+        tenant: str = "",
+        prediction: Sequence[Token] = (),
+    ) -> DraftSession:
+        """A session for a request that has read `prompt`, in row `slot`.
+
+        `prediction` is text that the answer is expected to repeat: it may be copied from, and
+        is not part of the history.
+        Nothing that is learnt from one `tenant`'s requests touches another's.
+
+        Whatever row `slot` still holds and shares with `prompt` is kept: only the rest is
+        indexed. No other session may be open in that row.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Forget the text that requests have left, in rows and elsewhere. Needs no open session."""
+        ...
+
+    def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
+        """`[s.propose(limit) for s, limit in zip(sessions, limits)]`, in one call.
+
+        All sessions are this drafter's own. Drafts are ragged: an empty one shortens no other.
+        """
+        ...

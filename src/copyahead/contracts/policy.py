@@ -1,0 +1,64 @@
+"""What a length policy promises, what it asks for, and what it is told about the engine."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from copyahead.step_cost import StepCost
+
+Winner = Literal["longest", "newest", "furthest"]
+"""Which of several matches is copied: the one with the longest match (ties to the newest),
+the newest, or the one furthest back."""
+
+
+class Query(msgspec.Struct, frozen=True):
+    """What a length policy wants looked up this round."""
+
+    keys: tuple[int, ...]
+    """Lengths of the tails to look for, tried in order until one has a match."""
+    min_match: int
+    """A winner whose match is shorter than this is dropped."""
+    max_tokens: int
+    """Longest draft to return; at least 1."""
+    winner: Winner = "longest"
+    max_candidates: int = 32
+    """How many places each key's search may visit, newest first."""
+
+
+class LengthPolicy(Protocol):
+    """How much of a copy to try: one small state machine a request.
+
+    A round is `query`, then `trim` where something was found, then `settle`. Only `settle` changes
+    the state.
+    """
+
+    def query(self, limit: int) -> Query | None:
+        """What to look up for a round of at most `limit` (>= 1) drafted tokens; None: nothing.
+
+        It may be asked again before `settle`, and then answers the same.
+        """
+        ...
+
+    def trim(self, length: int) -> int:
+        """How many of a found copy's `length` (>= 1) tokens to draft; 0 drops it."""
+        ...
+
+    def settle(self, num_draft_tokens: int, num_accepted_tokens: int, continues: bool) -> None:
+        """Learn from a round. `num_draft_tokens` is 0 for a plain step.
+
+        `num_draft_tokens` is what was verified, which may be less than `trim` allowed.
+        `continues`: the tokens kept, bonus included, are all what the copied text holds
+        there, so that the copy goes on from where the round ended.
+        """
+        ...
+
+
+class Load(msgspec.Struct):
+    """How busy the engine is and what its passes cost; written by the engine, read by policies."""
+
+    active_requests: int = 1
+    """Requests that take part in this step."""
+    step_cost: StepCost = msgspec.field(default_factory=lambda: StepCost.linear(0.3))
+    """What a pass costs now, by its rows; another object whenever it has changed."""
