@@ -129,7 +129,7 @@ class FakeBackend:
         self.model = model or ToyLM()
         self.tokenizer = tokenizer or ToyTokenizer()
         self.capabilities = Capabilities(
-            vocab_size=self.model.vocab_size,
+            logits_width=self.model.vocab_size,
             context_size=context_size,
             num_slots=num_slots,
             num_cells=num_cells if num_cells is not None else num_slots * context_size + 64,
@@ -167,7 +167,7 @@ class FakeBackend:
             self.num_rows += len(part.tokens)
             lengths = range(len(held) - part.num_logits + 1, len(held) + 1)
             rows = [self.model.logits(held[:n]) for n in lengths]
-            width = self.capabilities.vocab_size
+            width = self.capabilities.logits_width
             logits.append(np.stack(rows) if rows else np.empty((0, width), dtype=np.float32))
         return logits
 

@@ -20,8 +20,9 @@ Logits = npt.NDArray[np.float32]
 class Capabilities(msgspec.Struct, frozen=True):
     """What a loaded backend can do, read once at load."""
 
-    vocab_size: int
-    """Width of a row of logits. A token id at or above the tokenizer's size is padding."""
+    logits_width: int
+    """Length of a row of logits: at least the tokenizer's `vocab_size`. What lies beyond that is
+    padding, which is never chosen."""
     context_size: int
     """Most tokens one sequence may hold, prompt and answer together."""
     num_slots: int
@@ -90,7 +91,7 @@ class Sampler(Protocol):
     """One request's own way of choosing tokens, with its own random state and penalties."""
 
     def sample(self, logits: Logits) -> Token:
-        """Choose from `logits` (shape `[vocab_size]`, may be overwritten) and record the choice.
+        """Choose from `logits` (shape `[logits_width]`, may be overwritten) and record the choice.
 
         Minus infinity marks what must not be chosen. Takes exactly one draw. Called once for
         every emitted token, in order, and never for anything else: so it never has to be rolled
@@ -134,7 +135,7 @@ class Backend(Protocol):
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
         """One target pass. Each slot appears at most once; rows in all <= `max_rows`.
 
-        Returns, for each part, its logits, shape `[num_logits, vocab_size]`: views that the
+        Returns, for each part, its logits, shape `[num_logits, logits_width]`: views that the
         caller may overwrite and that the next pass invalidates. Every slot then holds
         `start + len(tokens)` tokens. Raises BackendError and leaves every slot as it was
         (or shorter, never longer) when the pass fails.

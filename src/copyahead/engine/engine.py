@@ -58,7 +58,9 @@ class Engine:
         self._passes = Passes(backend, self._slots)
         self._max_draft = self._passes.longest_draft(max_draft_tokens) if make_drafter else 0
         self._scheduler = Scheduler(self._slots, self._drafting, self._capabilities, self.options)
-        self.grammar_compiler = GrammarCompiler(backend.tokenizer, backend.capabilities.vocab_size)
+        self.grammar_compiler = GrammarCompiler(
+            backend.tokenizer, backend.capabilities.logits_width
+        )
         self.grammar_child = GrammarChild(backend.tokenizer.vocab_size)
         """Checks grammars for `AsyncEngine`; it runs from the first of them, or from `warm_up`."""
         self._handles: dict[int, Handle] = {}
@@ -79,7 +81,7 @@ class Engine:
 
         Raises RequestError, before any work, when the request cannot be served as asked.
         """
-        check_request(request, self._capabilities)
+        check_request(request, self._capabilities, self.backend.tokenizer.vocab_size)
         self._check_policy(request)
         if request.json_schema is not None:
             grammar = Grammar("json_schema", request.json_schema)

@@ -125,8 +125,11 @@ class Completion(msgspec.Struct):
         return self.choices[0].text
 
 
-def check_request(request: Request, capabilities: Capabilities) -> None:
-    """Raise RequestError, naming the field, unless the request can be served."""
+def check_request(request: Request, capabilities: Capabilities, vocab_size: int) -> None:
+    """Raise RequestError, naming the field, unless the request can be served.
+
+    `vocab_size`: the number of real token ids. A row of logits may be wider.
+    """
     _check_kinds(request)
     prompt, limit = request.prompt, capabilities.context_size
     _check_is_list("prompt", prompt)
@@ -134,10 +137,10 @@ def check_request(request: Request, capabilities: Capabilities) -> None:
         raise RequestError("prompt is empty: give at least one token", field="prompt")
     if len(prompt) >= limit:
         raise ContextOverflowError(len(prompt), limit)
-    _check_ids("prompt", prompt, capabilities.vocab_size)
-    _check_ids("stop_token_ids", request.stop_token_ids, capabilities.vocab_size)
-    _check_ids("logit_bias", tuple(request.sampling.logit_bias), capabilities.vocab_size)
-    _check_ids("prediction", request.prediction, capabilities.vocab_size)
+    _check_ids("prompt", prompt, vocab_size)
+    _check_ids("stop_token_ids", request.stop_token_ids, vocab_size)
+    _check_ids("logit_bias", tuple(request.sampling.logit_bias), vocab_size)
+    _check_ids("prediction", request.prediction, vocab_size)
     if len(request.prediction) > limit:
         raise RequestError(
             f"prediction is {len(request.prediction)} tokens, and an answer has at most {limit}: "

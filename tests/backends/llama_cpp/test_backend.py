@@ -235,7 +235,7 @@ class TestTokenizer:
         assert backend.tokenizer.token_bytes(2) == b""
 
     def test_padding_is_no_token(self, backend: LlamaBackend) -> None:
-        assert backend.capabilities.vocab_size == VOCAB
+        assert backend.capabilities.logits_width == VOCAB
         assert backend.tokenizer.vocab_size == REAL_VOCAB
         assert backend.tokenizer.end_tokens == {2}
         assert backend.tokenizer.token_bytes(VOCAB) == backend.tokenizer.token_bytes(-1) == b""

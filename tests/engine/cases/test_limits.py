@@ -207,6 +207,23 @@ def test_what_is_no_list_of_token_ids(field: str, ids: Any) -> None:
     refused(field, {field: ids})
 
 
+@pytest.mark.parametrize("field", ["prompt", "stop_token_ids", "logit_bias", "prediction"])
+def test_padding_ids_are_no_tokens(field: str) -> None:
+    # Rows of 32 logits for a vocabulary of 20.
+    for token in (19, 20, 31):
+        sampling = SamplingOptions(logit_bias={token: 1.0} if field == "logit_bias" else {})
+        options: dict[str, Any] = {} if field == "logit_bias" else {field: [token]}
+        request = Request(**{"prompt": [A], "max_tokens": 2, "sampling": sampling, **options})
+        with lookup_engine(FakeBackend(ToyLM(seed=1, vocab_size=32))) as engine:
+            if token < 20:
+                assert engine.complete(request).choices[0].error is None
+                continue
+            said = f"{field} holds token id {token}, and the model has ids 0 to 19"
+            with pytest.raises(RequestError, match=said) as caught:
+                engine.complete(request)
+            assert caught.value.field == field
+
+
 def test_an_empty_prompt_is_refused() -> None:
     refused("prompt", {"prompt": []})
     refused("prompt", {"prompt": np.zeros(0, dtype=np.int32)})

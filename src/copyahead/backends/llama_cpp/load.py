@@ -195,7 +195,7 @@ def read_capabilities(
             "how many snapshots of it are held"
         )
     return Capabilities(
-        vocab_size=width,
+        logits_width=width,
         context_size=_context_size(library, model, settings),
         num_slots=settings.parallel,
         num_cells=int(library.llama_n_ctx(context)),
