@@ -26,7 +26,7 @@ class Recorder:
         self.max_tokens = max_tokens
         self.told: list[tuple[int, int, bool]] = []
 
-    def query(self, limit: int) -> Query | None:
+    def query(self, limit: int, at_least: int = 0) -> Query | None:
         wanted = min(limit, self.max_tokens)
         return Query(keys=(self.key,), min_match=1, max_tokens=wanted)
 

@@ -119,6 +119,22 @@ def test_window_skips_ever_more_rounds_until_something_is_accepted() -> None:
     assert skipped(machine) == 1
 
 
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("active", [1, 2])
+def test_a_policy_asks_for_as_much_as_another_drafter_has_or_for_nothing(
+    name: str, active: int
+) -> None:
+    machine = policy(name, Load(active_requests=active))
+    for drafted in (PLAIN, WHOLE_ON, WHOLE_ON, PART):
+        assert machine.query(16, 0) == machine.query(16)
+        for limit in (1, 4, 16):
+            taken = [machine.query(limit, at_least) for at_least in range(20)]
+            asked_for = [query.max_tokens if query else 0 for query in taken]
+            assert all(n == 0 or at_least <= n <= limit for at_least, n in enumerate(asked_for))
+            assert asked_for[1] >= 1, "a copy of one token is always asked for"
+        machine.settle(*drafted)
+
+
 def test_window_without_skips() -> None:
     machine = policy("window:max_skip=0")
     machine.settle(2, 0, False)
@@ -149,7 +165,7 @@ def test_window_is_not_asked_for_less_than_another_draft(
     active: int, limit: int, at_least: int, longest: int | None
 ) -> None:
     machine = policy("window", Load(active_requests=active))
-    query = machine.query(limit, at_least)  # type: ignore[call-arg]
+    query = machine.query(limit, at_least)
     assert (query.max_tokens if query else None) == longest
 
 

@@ -34,10 +34,12 @@ class LengthPolicy(Protocol):
     the state.
     """
 
-    def query(self, limit: int) -> Query | None:
+    def query(self, limit: int, at_least: int = 0) -> Query | None:
         """What to look up for a round of at most `limit` (>= 1) drafted tokens; None: nothing.
 
-        It may be asked again before `settle`, and then answers the same.
+        `at_least`: another drafter has a draft of this length, and a shorter copy would not take
+        its place. So the query asks for as many tokens or more, or is None. Asked again before
+        `settle`, the policy answers the same.
         """
         ...
 

@@ -12,9 +12,9 @@ not taken is a plain round for the lookup, and no reason for the other drafter t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, cast
+from typing import Literal, cast
 
-from copyahead.contracts import Drafter, DraftSession, LengthPolicy, Query
+from copyahead.contracts import Drafter, DraftSession
 from copyahead.drafters.lookup import LookupDrafter, LookupSession
 from copyahead.history.pool import Tokens
 from copyahead.types import NO_DRAFT, Draft, Source, Token
@@ -25,14 +25,6 @@ TAKES_BLOCK_AT = 8
 """Match length from which a copy needs no agreement, unless told otherwise."""
 
 _COPIED = frozenset({Source.PROMPT, Source.OUTPUT, Source.PREDICTION, Source.SHARED})
-
-
-class FloorPolicy(LengthPolicy, Protocol):
-    """A length policy that can be asked for no less than another drafter's draft."""
-
-    def query(self, limit: int, at_least: int = 0) -> Query | None:
-        """As `LengthPolicy.query`; None where `at_least` tokens cannot be asked for."""
-        ...
 
 
 def agree(copy: Draft, draft: Draft, takes_block_at: int = TAKES_BLOCK_AT) -> Draft:
@@ -60,7 +52,7 @@ class HybridSession:
         takes_block_at: int = TAKES_BLOCK_AT,
         grammar: bool = False,
     ) -> None:
-        """`replace` needs a FloorPolicy in `copies`. `grammar`: the request is under one."""
+        """`grammar`: the request is under one."""
         self._copies = copies
         self._other = other
         self._rule = rule
@@ -79,8 +71,8 @@ class HybridSession:
             return agree(self._copies.propose(limit), draft, self._takes_block_at)
         if self._grammar:
             return draft
-        policy = cast(FloorPolicy, self._copies.policy)
-        return replace(self._copies.look_up(policy.query(limit, len(draft))), draft)
+        query = self._copies.query(limit, at_least=len(draft))
+        return replace(self._copies.look_up(query), draft)
 
     def settle(self, draft: Draft, emitted: Sequence[Token]) -> None:
         """See `contracts.DraftSession.settle`."""

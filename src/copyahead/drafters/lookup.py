@@ -36,9 +36,9 @@ class LookupSession:
         window: int | None = getattr(self.policy, "window", None)
         return window
 
-    def query(self, limit: int) -> Query | None:
+    def query(self, limit: int, at_least: int = 0) -> Query | None:
         """What the policy wants looked up for a draft of at most `limit` tokens."""
-        return self.policy.query(limit) if limit > 0 else None
+        return self.policy.query(limit, at_least) if limit > 0 else None
 
     def look_up(self, query: Query | None) -> Draft:
         """The copy for `query`, as much of it as the policy wants."""

@@ -33,9 +33,10 @@ class AdaptiveK:
         self._max_draft_tokens = knobs.max_draft_tokens
         self._length = 1
 
-    def query(self, limit: int) -> Query | None:
+    def query(self, limit: int, at_least: int = 0) -> Query | None:
         """The newest place, for as many tokens as the length is now."""
-        return query_for(self._keys, 1, min(limit, self._length), "newest")
+        wanted = min(limit, self._length)
+        return query_for(self._keys, 1, wanted, "newest") if wanted >= at_least else None
 
     def trim(self, length: int) -> int:
         """All of it."""

@@ -31,9 +31,10 @@ class Fixed:
         self._keys = knobs.keys
         self._num_draft_tokens = knobs.num_draft_tokens
 
-    def query(self, limit: int) -> Query | None:
+    def query(self, limit: int, at_least: int = 0) -> Query | None:
         """The newest place, for the fixed number of tokens."""
-        return query_for(self._keys, 1, min(limit, self._num_draft_tokens), "newest")
+        wanted = min(limit, self._num_draft_tokens)
+        return query_for(self._keys, 1, wanted, "newest") if wanted >= at_least else None
 
     def trim(self, length: int) -> int:
         """All of it."""

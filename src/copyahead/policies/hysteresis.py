@@ -60,9 +60,10 @@ class Hysteresis:
             return self._knobs.min_match_after_empty
         return self._knobs.min_match
 
-    def query(self, limit: int) -> Query | None:
+    def query(self, limit: int, at_least: int = 0) -> Query | None:
         """The longest match of the last two tokens, if it passes the gate."""
-        return query_for(_KEYS, self.min_match, min(limit, self._knobs.max_draft_tokens))
+        wanted = min(limit, self._knobs.max_draft_tokens)
+        return query_for(_KEYS, self.min_match, wanted) if wanted >= at_least else None
 
     def trim(self, length: int) -> int:
         """All of it."""

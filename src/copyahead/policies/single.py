@@ -38,9 +38,9 @@ class Single:
     def __init__(self, knobs: SingleKnobs, load: Load) -> None:
         self._query = query_for(knobs.keys, 1, 1, "newest")
 
-    def query(self, limit: int) -> Query | None:
+    def query(self, limit: int, at_least: int = 0) -> Query | None:
         """The newest place, for one token."""
-        return self._query
+        return self._query if at_least <= 1 else None
 
     def trim(self, length: int) -> int:
         """The one token."""

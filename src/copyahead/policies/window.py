@@ -65,8 +65,7 @@ class Window:
     def query(self, limit: int, at_least: int = 0) -> Query | None:
         """The newest place, for a window of tokens; None while skipping or too busy.
 
-        `at_least`: the length of another drafter's draft that the copy must match to replace
-        it; the window is not asked for less, and None is returned where that cannot be met.
+        `at_least` may go beyond the window, not beyond what a busy engine leaves.
         """
         knobs = self._knobs
         active = self._load.active_requests
