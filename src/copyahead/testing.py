@@ -8,13 +8,13 @@ rechunk         every way of cutting a sequence into steps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from copyahead.backends.numpy_sampler import NumpySampler
-from copyahead.contracts import Capabilities, DraftSession, Load, Logits, Part
+from copyahead.contracts import Capabilities, DraftSession, Load, Logits, Part, Tokenizer
 from copyahead.errors import BackendError
 from copyahead.sampling import SamplingOptions
 from copyahead.step_cost import StepCost
@@ -31,7 +31,12 @@ TOY_PIECES: tuple[bytes, ...] = (
 
 
 class ToyTokenizer:
-    """Ids are indices into a table of pieces."""
+    """Ids are indices into a table of pieces. It has no control tokens."""
+
+    bos_text = ""
+    eos_text = ""
+    adds_bos = False
+    control_texts: Collection[str] = frozenset()
 
     def __init__(self, pieces: Sequence[bytes] = TOY_PIECES, end_tokens: Sequence[Token] = (0,)):
         self._pieces = tuple(pieces)
@@ -60,8 +65,8 @@ class ToyTokenizer:
         return tokens
 
     def token_bytes(self, token: Token) -> bytes:
-        """The piece."""
-        return self._pieces[token]
+        """The piece; empty for ids out of range."""
+        return self._pieces[token] if 0 <= token < len(self._pieces) else b""
 
 
 class ToyLM:
@@ -122,12 +127,16 @@ class FakeBackend:
         can_fork: bool = True,
         exactness: Exactness | None = None,
         step_cost: StepCost | None = None,
-        tokenizer: ToyTokenizer | None = None,
+        tokenizer: Tokenizer | None = None,
+        chat_template: str | None = None,
         fail_on: Callable[[int, Sequence[Part]], bool] = lambda _number, _parts: False,
     ) -> None:
         """`fail_on(number, parts)`: whether pass `number` (from 1) over `parts` fails."""
         self.model = model or ToyLM()
-        self.tokenizer = tokenizer or ToyTokenizer()
+        self.name = ""
+        self.settings = None
+        self.tokenizer: Tokenizer = tokenizer or ToyTokenizer()
+        self.chat_template = chat_template
         self.capabilities = Capabilities(
             logits_width=self.model.vocab_size,
             context_size=context_size,
@@ -147,6 +156,10 @@ class FakeBackend:
         self.num_samplers = 0
         self.closed = False
         self._fail_on = fail_on
+
+    def length(self, slot: int) -> int:
+        """Tokens that `slot` holds."""
+        return len(self.held[slot])
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
         """One pass; see `copyahead.contracts.Backend.forward`."""
@@ -259,6 +272,8 @@ class ForcedDrafter:
 
 class ForcedSession:
     """What a ForcedDrafter does for one request."""
+
+    window: int | None = None
 
     def __init__(self, plan: Plan | Mapping[int, Sequence[Token]], prompt: Sequence[Token]) -> None:
         self._plan = plan

@@ -59,6 +59,8 @@ def test_replace(copy: Draft, other: Draft, takes: bool) -> None:
 class FixedDrafter:
     """Another drafter: a fixed draft, and a record of its rounds."""
 
+    window: int | None = None
+
     def __init__(self, *tokens: int) -> None:
         self.draft = drafted(*tokens) if tokens else NO_DRAFT
         self.told: list[tuple[tuple[int, ...], list[int]]] = []
@@ -147,6 +149,16 @@ def test_a_miss_of_the_lookup_does_not_cool_the_other_drafter() -> None:
 def test_the_window_is_not_asked_for_less_than_the_other_draft() -> None:
     session, _ = hybrid(FixedDrafter(50, 51, 52, 53), "replace", "window", REPEAT)
     assert session.propose(8).tokens == (0, 1, 2, 3)
+
+
+def test_the_window_is_that_of_the_copies() -> None:
+    other = FixedDrafter(50, 51, 52, 53)
+    session, _ = hybrid(other, "replace", "window:start=4", REPEAT)
+    assert session.window == 4
+    session.settle(session.propose(8), [0, 1, 2, 3, 4])
+    assert session.window == 8
+    without, _ = hybrid(other, "replace", "single", REPEAT)
+    assert without.window is None
 
 
 def test_a_copy_cut_below_the_other_draft_does_not_replace_it() -> None:

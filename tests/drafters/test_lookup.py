@@ -21,6 +21,8 @@ LOOSE = "hysteresis:min_match=2,min_match_running=2"
 class Recorder:
     """A policy that asks for the same every round and writes down what it is told."""
 
+    window: int | None = None
+
     def __init__(self, load: Load | None = None, *, key: int = 2, max_tokens: int = 4) -> None:
         self.key = key
         self.max_tokens = max_tokens

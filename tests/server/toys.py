@@ -25,7 +25,7 @@ from copyahead.engine.async_engine import AsyncEngine
 from copyahead.loading import make_engine
 from copyahead.server.run import address, bind, make_server
 from copyahead.server.service import ServerOptions, Service
-from copyahead.testing import FakeBackend, ToyLM
+from copyahead.testing import FakeBackend, ToyLM, ToyTokenizer
 from copyahead.types import Token
 
 END, USER, ANSWER = 0, 1, 2
@@ -40,14 +40,13 @@ PIECES: tuple[bytes, ...] = (
 VOCAB = len(PIECES)
 
 
-class ByteTokenizer:
+class ByteTokenizer(ToyTokenizer):
     """Every byte, a few words, and three control tokens."""
 
-    vocab_size = VOCAB
-    end_tokens = frozenset({END})
     control_texts = frozenset(_NAMES)
 
     def __init__(self) -> None:
+        super().__init__(PIECES, end_tokens=(END,))
         self._ids = {piece: token for token, piece in enumerate(PIECES) if piece}
         self._longest = max(map(len, PIECES))
 
@@ -67,10 +66,6 @@ class ByteTokenizer:
                     at += length
                     break
         return tokens
-
-    def token_bytes(self, token: Token) -> bytes:
-        """The piece."""
-        return PIECES[token] if token < VOCAB else b""
 
 
 TOKENIZER = ByteTokenizer()
@@ -134,7 +129,7 @@ def toy_template(opening: str = "") -> ChatTemplate:
 def toy_backend(*, seed: int = 7, seconds: float = 0.0, **options: Any) -> SlowBackend:
     """A backend over the obedient toy."""
     options = {"context_size": 2048, "num_slots": 4, **options}
-    backend = SlowBackend(ObedientLM(seed), tokenizer=TOKENIZER, **options)  # type: ignore[arg-type]
+    backend = SlowBackend(ObedientLM(seed), tokenizer=TOKENIZER, **options)
     backend.seconds = seconds
     return backend
 

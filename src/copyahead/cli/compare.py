@@ -120,7 +120,7 @@ def broken(exactness: Exactness | None, results: Sequence[Comparison]) -> bool:
 def document(engine: Engine, results: Sequence[Comparison]) -> dict[str, Any]:
     """The JSON of `compare`."""
     return {
-        "model": str(getattr(engine.backend, "path", "")),
+        "model": engine.backend.name,
         "settings": output.settings(engine),
         "exactness": output.exactness_json(engine.backend.exactness),
         "step_cost": output.step_cost_json(engine.backend.step_cost),

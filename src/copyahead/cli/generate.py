@@ -122,7 +122,7 @@ def _stats_text(counts: CopyStats) -> str:
 
 def _document(engine: Engine, choice: Choice, counts: CopyStats) -> dict[str, Any]:
     return {
-        "model": str(getattr(engine.backend, "path", "")),
+        "model": engine.backend.name,
         "settings": output.settings(engine),
         "exactness": output.exactness_json(engine.backend.exactness),
         "text": choice.text,

@@ -100,7 +100,7 @@ def level(exactness: Exactness | None) -> str:
 
 def settings(engine: Engine) -> dict[str, Any]:
     """The settings that the backend runs with; empty for one that has none."""
-    found = getattr(engine.backend, "settings", None)
+    found = engine.backend.settings
     return dict(msgspec.to_builtins(found)) if found is not None else {}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -71,13 +71,33 @@ class TextTokenizer(Protocol):
         """Token ids of `text`. No end token is added: a prompt is to be continued.
 
         `special`: read control tokens that are spelled out in the text as tokens, and put the
-        model's leading token first where it has one. Without it, the text is only its letters.
+        leading token first where the model wants one. Without it, the text is only its letters.
         """
         ...
 
 
 class Tokenizer(TextTokenizer, Protocol):
-    """Text to token ids and back."""
+    """Text to token ids and back, and what a chat template must know of it."""
+
+    @property
+    def bos_text(self) -> str:
+        """Spelling of the token that begins a text; empty when there is none."""
+        ...
+
+    @property
+    def eos_text(self) -> str:
+        """Spelling of the token that ends a text; empty when there is none."""
+        ...
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether `encode` with `special` puts the token of `bos_text` first by itself."""
+        ...
+
+    @property
+    def control_texts(self) -> Collection[str]:
+        """Spellings that `encode` reads as one token where `special` is true, and only there."""
+        ...
 
     def token_bytes(self, token: Token) -> bytes:
         """The bytes that `token` stands for; empty for control tokens and ids out of range.
@@ -118,8 +138,23 @@ class Backend(Protocol):
         ...
 
     @property
+    def name(self) -> str:
+        """The model as people name it: its file, or its name on a hub; empty where it has none."""
+        ...
+
+    @property
+    def settings(self) -> msgspec.Struct | None:
+        """What it was loaded with, to be shown in reports; None where there is nothing to say."""
+        ...
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's own tokenizer; always the same one."""
+        ...
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model's own chat template (Jinja); None where it brings none."""
         ...
 
     @property
@@ -130,6 +165,10 @@ class Backend(Protocol):
     @property
     def step_cost(self) -> StepCost:
         """The cost of a pass by its number of rows, as measured at load."""
+        ...
+
+    def length(self, slot: int) -> int:
+        """Tokens that `slot` holds, those that are not settled yet included."""
         ...
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:

@@ -15,6 +15,11 @@ class DraftSession(Protocol):
     raises makes the round a plain step, and never fails the request.
     """
 
+    @property
+    def window(self) -> int | None:
+        """Its policy's window, for counters and logs; None: it has none."""
+        ...
+
     def propose(self, limit: int) -> Draft:
         """A draft of at most `limit` tokens for what comes after the history. Reads only.
 

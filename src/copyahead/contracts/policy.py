@@ -34,6 +34,14 @@ class LengthPolicy(Protocol):
     the state.
     """
 
+    @property
+    def window(self) -> int | None:
+        """Longest draft that it would ask for now, for counters and logs; None: it has no window.
+
+        A window is a length that grows while copies hold and shrinks when they break.
+        """
+        ...
+
     def query(self, limit: int, at_least: int = 0) -> Query | None:
         """What to look up for a round of at most `limit` (>= 1) drafted tokens; None: nothing.
 

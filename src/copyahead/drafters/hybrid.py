@@ -59,6 +59,11 @@ class HybridSession:
         self._takes_block_at = takes_block_at
         self._grammar = grammar
 
+    @property
+    def window(self) -> int | None:
+        """The copies' window."""
+        return self._copies.window
+
     def propose(self, limit: int) -> Draft:
         """See `contracts.DraftSession.propose`."""
         return self.choose(self._other.propose(limit), limit)

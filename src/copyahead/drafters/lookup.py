@@ -32,9 +32,8 @@ class LookupSession:
 
     @property
     def window(self) -> int | None:
-        """Longest copy that is asked for now, where the policy has a window."""
-        window: int | None = getattr(self.policy, "window", None)
-        return window
+        """See `contracts.DraftSession.window`."""
+        return self.policy.window
 
     def query(self, limit: int, at_least: int = 0) -> Query | None:
         """What the policy wants looked up for a draft of at most `limit` tokens."""

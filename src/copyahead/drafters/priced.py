@@ -71,6 +71,7 @@ class PricedSession:
     """One request's row. Implements `contracts.DraftSession`."""
 
     __slots__ = ("_drafter", "_prices", "row")
+    window: int | None = None
 
     def __init__(self, drafter: PricedDrafter, row: int) -> None:
         self._drafter = drafter

@@ -175,8 +175,13 @@ class Drafting:
         if session is not None:
             # A draft of another source is news to the session like any other text.
             own = draft if draft.source != "grammar" else NO_DRAFT
-            self._guard(answer, session, lambda: session.settle(own, emitted))
-            answer.stats.window = getattr(session, "window", None)
+            self._guard(answer, session, lambda: self._learn(answer, session, own, emitted))
+
+    def _learn(
+        self, answer: Answer, session: DraftSession, draft: Draft, emitted: Sequence[Token]
+    ) -> None:
+        session.settle(draft, emitted)
+        answer.stats.window = session.window
 
     def _propose_group(
         self, drafter: Drafter, answers: list[Answer], limits: list[int]

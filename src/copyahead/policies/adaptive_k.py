@@ -27,6 +27,7 @@ class AdaptiveK:
     """One request's length."""
 
     __slots__ = ("_keys", "_length", "_max_draft_tokens")
+    window: int | None = None
 
     def __init__(self, knobs: AdaptiveKKnobs, load: Load) -> None:
         self._keys = knobs.keys

@@ -26,6 +26,7 @@ class Fixed:
     """The same length every round."""
 
     __slots__ = ("_keys", "_num_draft_tokens")
+    window: int | None = None
 
     def __init__(self, knobs: FixedKnobs, load: Load) -> None:
         self._keys = knobs.keys

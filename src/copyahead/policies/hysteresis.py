@@ -45,6 +45,7 @@ class Hysteresis:
     """One request's gate."""
 
     __slots__ = ("_copy_runs", "_empty_rounds", "_knobs")
+    window: int | None = None
 
     def __init__(self, knobs: HysteresisKnobs, load: Load) -> None:
         self._knobs = knobs

@@ -34,6 +34,7 @@ class Single:
     """One draft token a round."""
 
     __slots__ = ("_query",)
+    window: int | None = None
 
     def __init__(self, knobs: SingleKnobs, load: Load) -> None:
         self._query = query_for(knobs.keys, 1, 1, "newest")

@@ -59,7 +59,7 @@ class Window:
 
     @property
     def window(self) -> int:
-        """Longest copy that is asked for now."""
+        """Longest copy that is asked for now, unless another drafter has a longer draft."""
         return self._window
 
     def query(self, limit: int, at_least: int = 0) -> Query | None:

@@ -153,6 +153,13 @@ class TestRollback:
         backend.close()
 
 
+def test_a_model_is_named_by_its_file(tiny_models: dict[str, Path]) -> None:
+    backend = open_tiny(tiny_models["plain"])
+    assert backend.name == str(tiny_models["plain"])
+    assert backend.settings.ctx == 256
+    backend.close()
+
+
 class TestForward:
     def test_logits_come_for_the_asked_rows_only(self, tiny_models: dict[str, Path]) -> None:
         backend = open_tiny(tiny_models["plain"])

@@ -374,20 +374,11 @@ def test_a_conversation_that_was_given_is_not_changed() -> None:
         assert repr(messages) == before
 
 
-class TemplatedBackend(FakeBackend):
-    """A backend whose model brings a template."""
-
-    chat_template: str | None = None
-
-
 def test_the_template_comes_from_the_backend(caplog: pytest.LogCaptureFixture) -> None:
-    backend = TemplatedBackend()
-    backend.chat_template = PLAIN
-    assert ChatTemplate.from_backend(backend).source == PLAIN
+    assert ChatTemplate.from_backend(FakeBackend(chat_template=PLAIN)).source == PLAIN
     assert not caplog.records
     assert ChatTemplate.from_backend(FakeBackend()).source == CHATML
-    backend.chat_template = "{% if %}"
-    assert ChatTemplate.from_backend(backend).source == CHATML
+    assert ChatTemplate.from_backend(FakeBackend(chat_template="{% if %}")).source == CHATML
     assert "has a fault" in caplog.records[-1].getMessage()
 
 

@@ -417,7 +417,7 @@ def test_a_seeded_answer_does_not_depend_on_its_neighbours() -> None:
             time.sleep(0.002)
             return super().forward(parts)
 
-    backend = Counting(ObedientLM(), tokenizer=TOKENIZER, context_size=512, num_slots=4)  # type: ignore[arg-type]
+    backend = Counting(ObedientLM(), tokenizer=TOKENIZER, context_size=512, num_slots=4)
     with running(backend, policy="fixed") as server:
         bodies = [babble(seed=seed, max_tokens=40) for seed in range(8)]
         alone = [post(server, body).json()["choices"][0]["message"] for body in bodies]

@@ -46,7 +46,7 @@ class Gated(SlowBackend):
 
     def __init__(self, **options: Any) -> None:
         options = {"context_size": 512, "num_slots": 2, **options}
-        super().__init__(ObedientLM(), tokenizer=TOKENIZER, **options)  # type: ignore[arg-type]
+        super().__init__(ObedientLM(), tokenizer=TOKENIZER, **options)
         self.permits = threading.Semaphore(0)
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
@@ -187,7 +187,7 @@ def test_a_fault_of_a_whole_answer_is_a_500_and_the_server_goes_on() -> None:
                 raise BackendError("no")
             return super().forward(parts)
 
-    backend = Sick(ObedientLM(), tokenizer=TOKENIZER, context_size=512, num_slots=2)  # type: ignore[arg-type]
+    backend = Sick(ObedientLM(), tokenizer=TOKENIZER, context_size=512, num_slots=2)
     with running(backend) as server:
         url = f"{server.api}/chat/completions"
         answer = httpx.post(url, json=say("x"))
@@ -214,7 +214,7 @@ class GatedTokenizer(ByteTokenizer):
 
 def test_health_answers_while_a_prompt_is_read_and_a_pass_runs() -> None:
     backend, tokenizer = Gated(), GatedTokenizer()
-    backend.tokenizer = tokenizer  # type: ignore[assignment]
+    backend.tokenizer = tokenizer
     with running(backend) as server:
         stream = OpenStream(server, babble(max_tokens=5))
         long = OpenStream(server, say("x" * 3000))

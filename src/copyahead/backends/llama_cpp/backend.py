@@ -88,6 +88,11 @@ class LlamaBackend:
         return self._capabilities
 
     @property
+    def name(self) -> str:
+        """The model's file."""
+        return str(self.path)
+
+    @property
     def tokenizer(self) -> LlamaTokenizer:
         """The model's own tokenizer."""
         return self._tokenizer

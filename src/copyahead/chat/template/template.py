@@ -83,13 +83,12 @@ class ChatTemplate:
     def from_backend(cls, backend: Backend) -> ChatTemplate:
         """The template that comes with a backend's model; ChatML, and a warning in the log,
         where there is none or it has a fault."""
-        source = getattr(backend, "chat_template", None)
-        tokenizer = backend.tokenizer
+        source, tokenizer = backend.chat_template, backend.tokenizer
         options: dict[str, Any] = {
-            "bos": getattr(tokenizer, "bos_text", ""),
-            "eos": getattr(tokenizer, "eos_text", ""),
-            "adds_bos": bool(getattr(tokenizer, "adds_bos", False)),
-            "control_texts": getattr(tokenizer, "control_texts", ()),
+            "bos": tokenizer.bos_text,
+            "eos": tokenizer.eos_text,
+            "adds_bos": tokenizer.adds_bos,
+            "control_texts": tokenizer.control_texts,
         }
         if source is None:
             logger.warning("the model has no chat template: messages are written as ChatML")
