@@ -215,6 +215,16 @@ class FakeBackend:
         self.num_samplers += 1
         return _CountedSampler(self, options, prompt)
 
+    def check(self) -> None:
+        """See `copyahead.contracts.Backend.check`."""
+        limits = self.capabilities
+        for slot, (held, cells) in enumerate(zip(self.held, self._cells, strict=True)):
+            assert len(held) <= limits.context_size, f"slot {slot} is fuller than the context"
+            assert len(set(cells)) == len(cells) == len(held), (
+                f"slot {slot} holds {len(held)} tokens in {len(set(cells))} cells"
+            )
+        assert self.num_cells_used <= limits.num_cells, "too many cells"
+
     def close(self) -> None:
         """Remember that it was closed."""
         self.closed = True
@@ -258,12 +268,17 @@ class ForcedDrafter:
         prediction: Sequence[Token] = (),
     ) -> DraftSession:
         """A session; kept in `sessions` for the test to look at."""
-        session = ForcedSession(self._plan, prompt)
+        session = ForcedSession(self._plan, prompt, slot)
         self.sessions.append(session)
         return session
 
     def forget(self) -> None:
         """Nothing: sessions share no text."""
+
+    def check(self) -> None:
+        """See `copyahead.contracts.Drafter.check`."""
+        rows = [session.slot for session in self.sessions if not session.closed]
+        assert len(set(rows)) == len(rows), f"two sessions are open in one row of {rows}"
 
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         """One after the other."""
@@ -275,8 +290,11 @@ class ForcedSession:
 
     window: int | None = None
 
-    def __init__(self, plan: Plan | Mapping[int, Sequence[Token]], prompt: Sequence[Token]) -> None:
+    def __init__(
+        self, plan: Plan | Mapping[int, Sequence[Token]], prompt: Sequence[Token], slot: int
+    ) -> None:
         self._plan = plan
+        self.slot = slot
         self._num_prompt_tokens = len(prompt)
         self.history: list[Token] = list(prompt)
         self.settled: list[tuple[Draft, tuple[Token, ...]]] = []

@@ -86,6 +86,9 @@ class FixedDrafter:
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         return [s.propose(limit) for s, limit in zip(sessions, limits, strict=True)]
 
+    def check(self) -> None:
+        assert self.closed <= 1, "closed twice"
+
     def settle(self, draft: Draft, emitted: Sequence[Token]) -> None:
         self.told.append((draft.tokens, list(emitted)))
 

@@ -95,6 +95,7 @@ def check_budget(seed: int, cost: StepCost, num_rounds: int) -> None:
         emitted_tokens += len(emitted)
         assert paid <= 1.005 * emitted_tokens + knobs.credit + 1e-6
         assert session.credit >= -knobs.credit - 1e-9
+    drafter.check()
 
 
 @settings(max_examples=150, deadline=None)

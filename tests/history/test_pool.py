@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -103,6 +104,63 @@ def test_every_search_equals_the_plain_scan(
     rows = [i % 2 for i in range(len(wanted))]
     singly = [pool.search(row, asked) for row, asked in zip(rows, wanted, strict=True)]
     assert pool.search_batch(rows, wanted) == singly
+    pool.check()
+
+
+def wrong_length(pool: HistoryPool) -> None:
+    pool.lengths[0] = CAPACITY + 1
+
+
+def wrong_prompt_start(pool: HistoryPool) -> None:
+    pool._prompt_starts[0] = pool.length(0) + 1
+
+
+def wrong_prompt_length(pool: HistoryPool) -> None:
+    pool._prompt_lengths[0] = pool.length(0) + 1
+
+
+def wrong_barrier(pool: HistoryPool) -> None:
+    pool.cells[0, 0, 0] = 3
+
+
+def wrong_token(pool: HistoryPool) -> None:
+    pool.cells[0, 5, 0] = 100
+
+
+def wrong_link(pool: HistoryPool) -> None:
+    pool.cells[0, 5, 2] = 6
+
+
+def wrong_head(pool: HistoryPool) -> None:
+    pool.heads[0, 1, 77] = pool.length(0)
+
+
+def wrong_cut(pool: HistoryPool) -> None:
+    """The row is shorter, and its index was not told."""
+    pool._prompt_lengths[0] = 8
+    pool.lengths[0] = 8
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (wrong_length, "row 0 holds 401 of 400 tokens"),
+        (wrong_prompt_start, "its prompt is from 13"),
+        (wrong_prompt_length, "its prompt is from 5 to 13"),
+        (wrong_barrier, "no barriers"),
+        (wrong_token, "no token"),
+        (wrong_link, "points forwards"),
+        (wrong_head, "begins past its 12 tokens"),
+        (wrong_cut, "begins past its 8 tokens"),
+    ],
+)
+def test_a_wrong_book_is_found(plant: Callable[[HistoryPool], None], said: str) -> None:
+    pool = HistoryPool(1, CAPACITY, 100)
+    pool.attach(0, [1, 2, 3, 4, 1, 2, 3], prediction=[7, 8, 9])
+    pool.check()
+    plant(pool)
+    with pytest.raises(AssertionError, match=said):
+        pool.check()
 
 
 def slot(hashed: int) -> int:

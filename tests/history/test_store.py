@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -210,6 +212,82 @@ def test_a_closed_session_copies_from_nobody(policy: str) -> None:
     assert session.propose(8).source is not Source.SHARED
 
 
+def wrong_users(store: SharedStore) -> None:
+    store.enter("a")
+
+
+def wrong_number(store: SharedStore) -> None:
+    store._numbers["c"] = store._numbers["a"]
+
+
+def wrong_owner(store: SharedStore) -> None:
+    del store._numbers["b"]
+
+
+def wrong_fill(store: SharedStore) -> None:
+    store._scopes[0].filled = 30
+
+
+def wrong_count(store: SharedStore) -> None:
+    store._scopes[0].written = 30
+
+
+def wrong_document(store: SharedStore) -> None:
+    store.cells[0, int(store.ends[0]) - 1, 0] = 5
+
+
+def wrong_token(store: SharedStore) -> None:
+    store.cells[0, 5, 0] = VOCAB
+
+
+def wrong_link(store: SharedStore) -> None:
+    store.cells[0, 5, 1] = 1000
+
+
+def wrong_head(store: SharedStore) -> None:
+    store.heads[0, 0, 5] = 1000
+
+
+def wrong_memory(store: SharedStore) -> None:
+    scope = store._scopes[0]
+    scope.written += 1
+    store._remember(scope, np.arange(40, dtype=np.int32))
+    scope.written -= 1
+
+
+def wrong_empty_scope(store: SharedStore) -> None:
+    store.ends[store.empty_scope] = 4
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (wrong_users, "scope 0 counts 2 users and has 1"),
+        (wrong_number, "two names"),
+        (wrong_owner, "scope 1 is nobody's and in use"),
+        (wrong_fill, "scope 0 ends at 62 of 30 cells"),
+        (wrong_count, "took in less"),
+        (wrong_document, "runs out of the ring"),
+        (wrong_token, "no token"),
+        (wrong_link, "leaves the ring"),
+        (wrong_head, "leaves the ring"),
+        (wrong_memory, "has not taken in"),
+        (wrong_empty_scope, "the empty scope holds text"),
+    ],
+)
+def test_a_wrong_book_is_found(plant: Callable[[SharedStore], None], said: str) -> None:
+    store = SharedStore(2, 1024, VOCAB)
+    pool = HistoryPool(2, 400, VOCAB, store)
+    for row, tenant in enumerate("ab"):
+        pool.attach(row, passage(row), tenant=tenant)
+        pool.release(row)
+    pool.attach(0, passage(1, 20), tenant="a")
+    pool.check()
+    plant(store)
+    with pytest.raises(AssertionError, match=said):
+        pool.check()
+
+
 def test_forgetting_empties_rows_and_store() -> None:
     pool = HistoryPool(2, 400, VOCAB, SharedStore(2, 1024, VOCAB))
     text = passage(1)
@@ -339,6 +417,7 @@ def test_after_the_ring_went_round_every_candidate_is_still_a_match(
     pool.attach(0, text)
     rows = np.zeros((features.NUM_CANDIDATE_COLUMNS, features.MAX_CANDIDATES), dtype=np.int32)
     count = candidates.gather_by_key(view_of(pool), rows, 0)
+    pool.check()
     ring = store.cells[pool.scope(0), :, 0].tolist()
     found = [int(source) for source in rows[features.SOURCE, :count]]
     assert len(found) == len(set(found))

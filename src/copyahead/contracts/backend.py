@@ -199,6 +199,14 @@ class Backend(Protocol):
         """A sampler for a request that has read `prompt`; whoever asked for it closes it."""
         ...
 
+    def check(self) -> None:
+        """Raise AssertionError, with a sentence, unless its books agree: slots, lengths, cells.
+
+        For tests; may be called between steps, when every slot has been settled, and changes
+        nothing.
+        """
+        ...
+
     def close(self) -> None:
         """Free the model. Idempotent. Nothing else of the backend may be used after."""
         ...

@@ -79,6 +79,13 @@ class Drafter(Protocol):
         """Forget the text that requests have left, in rows and elsewhere. Needs no open session."""
         ...
 
+    def check(self) -> None:
+        """Raise AssertionError, with a sentence, unless its books agree: sessions, rows, stores.
+
+        For tests; may be called between any two other calls, changes nothing, and may be slow.
+        """
+        ...
+
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         """`[s.propose(limit) for s, limit in zip(sessions, limits)]`, in one call.
 

@@ -146,6 +146,11 @@ class HybridDrafter:
         self._copies.forget()
         self._other.forget()
 
+    def check(self) -> None:
+        """Check both."""
+        self._copies.check()
+        self._other.check()
+
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         """See `contracts.Drafter.propose_batch`: the other drafter's drafts in one call."""
         pairs = cast("Sequence[HybridSession]", sessions)

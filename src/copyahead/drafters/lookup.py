@@ -9,6 +9,7 @@ from copyahead.acceptance import num_accepted
 from copyahead.contracts import DraftSession, LengthPolicy, Load, Query
 from copyahead.drafters.pooled import PooledDrafter
 from copyahead.history.pool import HistoryPool
+from copyahead.kernels.index import SHARED
 from copyahead.types import NO_DRAFT, Draft, Token
 
 PolicyFactory = Callable[[Load], LengthPolicy]
@@ -76,6 +77,13 @@ class LookupSession:
             self._pool.truncate(self.row, length)
             self._following = -1
 
+    def check(self) -> None:
+        """Raise AssertionError unless the copy that it follows lies in text there is. For tests."""
+        length = self._pool.length(self.row)
+        assert self._following < length or self._following >= SHARED, (
+            f"row {self.row} follows a copy at {self._following}, and holds {length} tokens"
+        )
+
     def close(self) -> None:
         """Give the row back; what it holds stays. Idempotent."""
         self._drafter.release(self)
@@ -94,6 +102,12 @@ class LookupDrafter(PooledDrafter[LookupSession]):
 
     def _begin(self, row: int, tenant: str, predicted: bool) -> LookupSession:
         return LookupSession(self, self._pool, row, self._make_policy(self._load))
+
+    def check(self) -> None:
+        """See `contracts.Drafter.check`."""
+        super().check()
+        for session in self._open.values():
+            session.check()
 
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
         """See `contracts.Drafter.propose_batch`: one kernel call for all."""

@@ -46,6 +46,12 @@ class PooledDrafter(ABC, Generic[S]):
         """See `contracts.Drafter.forget`. What was learnt stays: it is no text."""
         self._pool.forget()
 
+    def check(self) -> None:
+        """See `contracts.Drafter.check`."""
+        self._pool.check()
+        for row, session in self._open.items():
+            assert session.row == row, f"row {row} has the session of row {session.row}"
+
     @abstractmethod
     def _begin(self, row: int, tenant: str, predicted: bool) -> S:
         """A session in `row`, which holds the request's text; `predicted`: a prediction too."""

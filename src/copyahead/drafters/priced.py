@@ -178,6 +178,22 @@ class PricedDrafter(PooledDrafter[PricedSession]):
         super().release(session)
         self.states[session.row, features.SCOPE] = self._pool.scope(session.row)
 
+    def check(self) -> None:
+        """See `contracts.Drafter.check`."""
+        super().check()
+        known = list(self._tenants.values())
+        assert len(set(known)) == len(known), "two tenants share their statistics"
+        assert max(known, default=-1) < len(self.models) == len(self.tables), (
+            "a tenant's statistics have no place"
+        )
+        for row in self._open:
+            scope, tenant = self.states[row, [features.SCOPE, features.TENANT]].tolist()
+            assert scope == self._pool.scope(row), f"row {row} copies from another's scope"
+            assert tenant in known, f"row {row} learns for a tenant that was forgotten"
+            assert self.credits[row] >= -self._knobs.credit - 1e-6, (
+                f"row {row} has lost {-self.credits[row]:.2f} steps of {self._knobs.credit:g}"
+            )
+
     def propose(self, session: PricedSession, limit: int) -> Draft:
         """One session's draft."""
         _ASK(self._round_bytes, 0, session.row, limit)

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from copyahead.contracts import Drafter, DraftSession, Load
 from copyahead.engine.allocation import allocate
@@ -182,6 +182,15 @@ class Drafting:
     ) -> None:
         session.settle(draft, emitted)
         answer.stats.window = session.window
+
+    def check(self, answers: Iterable[Answer]) -> None:
+        """Raise AssertionError unless the books agree with those of all `answers`. For tests."""
+        held = Counter(self._policy_of(answer) for answer in answers if answer.session is not None)
+        assert held == self._sessions, (
+            f"sessions are counted as {dict(self._sessions)} and held as {dict(held)}"
+        )
+        for drafter in self._drafters.values():
+            drafter.check()
 
     def _propose_group(
         self, drafter: Drafter, answers: list[Answer], limits: list[int]

@@ -298,6 +298,8 @@ class Engine:
     def check(self) -> None:
         """Raise AssertionError unless all books agree. For tests; call it between steps."""
         self._slots.check()
+        self.backend.check()
+        self._drafting.check([*self._scheduler.running, *self._scheduler.waiting])
         for answer in self._scheduler.running:
             assert answer.slot is not None
             assert answer.num_pending >= 1, "a running answer has nothing to compute"

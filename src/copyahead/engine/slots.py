@@ -183,6 +183,10 @@ class Slots:
         """Raise AssertionError unless the ledger is consistent. For tests."""
         assert self.free_cells >= 0, f"{-self.free_cells} cells more are used than there are"
         for slot in self._slots:
+            held = self._backend.length(slot.index)
+            assert held == slot.length, (
+                f"slot {slot.index} is said to hold {slot.length} tokens and holds {held}"
+            )
             assert slot.length <= len(slot.live if slot.live is not None else slot.kept)
             assert slot.num_shared <= slot.length
             assert (slot.prefix is None) == (slot.num_shared == 0)

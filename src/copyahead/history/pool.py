@@ -243,6 +243,43 @@ class HistoryPool:
             start += count
         return drafts
 
+    def check(self) -> None:
+        """Raise AssertionError unless the books agree, the store's included. For tests.
+
+        A store belongs to one pool: its users are this pool's rows.
+        """
+        for row in range(self.num_rows):
+            self._check_lengths(row)
+            self._check_index(row)
+        if self._store is not None:
+            self._store.check([scope for scope in self._scopes if scope is not None])
+
+    def _check_lengths(self, row: int) -> None:
+        length, start = self.length(row), self._prompt_starts[row]
+        assert 0 <= length <= self.capacity, f"row {row} holds {length} of {self.capacity} tokens"
+        written = self._prompt_lengths[row]
+        assert start <= written <= length, (
+            f"row {row} holds {length} tokens, and its prompt is from {start} to {written}"
+        )
+        tokens = self.cells[row, :length, 0]
+        assert ((tokens >= BARRIER) & (tokens < self.vocab_size)).all(), (
+            f"row {row} holds what is no token"
+        )
+        barriers = tokens[[0, start - 1]] if start else tokens[:0]
+        assert (barriers == BARRIER).all(), f"row {row}: no barriers around its prediction"
+
+    def _check_index(self, row: int) -> None:
+        """Links are positions plus 1, and 0 for none."""
+        length = self.length(row)
+        links = self.cells[row, :length, 1:]
+        places = np.arange(length)[:, None]
+        assert ((links >= 0) & (links <= places)).all(), f"row {row}: a chain points forwards"
+        heads = self.heads[row]
+        # The newest token has no key yet.
+        assert 0 <= heads.min() <= heads.max() < max(1, length), (
+            f"row {row}: a chain begins past its {length} tokens"
+        )
+
     def _draft(self, row: int, origin: int, match: int, tokens: tuple[Token, ...]) -> Draft:
         return Draft(tokens, self.source(row, origin), match, (), origin)
 

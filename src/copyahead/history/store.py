@@ -11,7 +11,8 @@ use; the scope longest unused makes room for a new one.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -126,6 +127,47 @@ class SharedStore:
         """Drop all text."""
         for number in range(len(self._scopes)):
             self._clear(number)
+
+    def check(self, entered: Sequence[int]) -> None:
+        """Raise AssertionError unless the books agree. For tests.
+
+        `entered`: the numbers that were entered and not left yet, each as often.
+        """
+        numbers = list(self._numbers.values())
+        assert len(set(numbers)) == len(numbers), "two names share a scope"
+        users = Counter(number for number in entered if number != self.empty_scope)
+        for number, scope in enumerate(self._scopes):
+            assert scope.users == users[number], (
+                f"scope {number} counts {scope.users} users and has {users[number]}"
+            )
+            if number in numbers:
+                self._check_ring(number)
+            else:
+                assert scope.filled == scope.users == 0, f"scope {number} is nobody's and in use"
+        assert self.ends[self.empty_scope] == 0, "the empty scope holds text"
+
+    def _check_ring(self, number: int) -> None:
+        scope, end = self._scopes[number], int(self.ends[number])
+        assert 0 <= end <= scope.filled <= self.capacity, (
+            f"scope {number} ends at {end} of {scope.filled} cells"
+        )
+        assert scope.filled <= scope.written, f"scope {number} took in less than it holds"
+        cells = self.cells[number, : scope.filled]
+        assert ((cells[:, 0] >= index.BARRIER) & (cells[:, 0] < self._vocab_size)).all(), (
+            f"scope {number} holds what is no token"
+        )
+        assert (cells[[0, end - 1] if end else [], 0] == index.BARRIER).all(), (
+            f"scope {number}: a document runs out of the ring"
+        )
+        # After a round of the ring a chain may point forwards, to older text.
+        for links in (cells[:, 1:], self.heads[number]):
+            assert 0 <= links.min(initial=0) <= links.max(initial=0) <= scope.filled, (
+                f"scope {number}: a chain leaves the ring"
+            )
+        for texts in scope.known.values():
+            assert all(known.written <= scope.written for known in texts), (
+                f"scope {number} remembers a text that it has not taken in"
+            )
 
     def _append(self, number: int, part: Text) -> None:
         scope = self._scopes[number]

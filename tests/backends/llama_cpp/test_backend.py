@@ -78,6 +78,7 @@ class TestRollback:
                 assert np.array_equal(logits[:count], expected[part.slot][begin : begin + count])
                 done[part.slot] += count
                 backend.truncate(part.slot, done[part.slot])
+            backend.check()
             if random.random() < 0.1:
                 slot = int(random.integers(3))
                 backend.truncate(slot, 0)
@@ -109,6 +110,7 @@ class TestRollback:
         expected = one_by_one(backend, text)
         backend.truncate(0, 40)
         backend.fork(0, 1, 20)
+        backend.check()
         backend.forward([Part(0, 40, [9, 9, 9], 1), Part(1, 20, [8, 8, 8], 1)])
         backend.truncate(0, 30)
         backend.truncate(1, 15)
@@ -202,6 +204,7 @@ class TestForward:
         with pytest.raises(BackendError, match="could not run a pass"):
             backend.forward([Part(1, 10, [4, 4, 4], 1), Part(2, 20, [VOCAB + 7], 1)])
         assert (backend.length(1), backend.length(2)) == (10, 20)
+        backend.check()
         logits = backend.forward([Part(1, 10, text[10:], 20), Part(2, 20, text[20:], 10)])
         assert np.array_equal(logits[0], expected[10:])
         assert np.array_equal(logits[1], expected[20:])
@@ -218,6 +221,61 @@ class TestForward:
             backend.truncate(slot, 99)
         parts = [Part(slot, 99, [7] * 65, 65) for slot in range(3)]
         assert [len(logits) for logits in backend.forward(parts)] == [65, 65, 65]
+        backend.close()
+
+
+def wrong_length(backend: LlamaBackend) -> None:
+    backend._lengths[1] -= 1
+
+
+def wrong_cursor(backend: LlamaBackend) -> None:
+    assert backend._cells is not None
+    backend._cells._cursor = 5
+
+
+def wrong_neighbour(backend: LlamaBackend) -> None:
+    assert backend._cells is not None
+    backend._cells._runs[2] = (4, 8)
+
+
+def wrong_run(backend: LlamaBackend) -> None:
+    assert backend._cells is not None
+    backend._cells._runs[2] = (10, 17)
+
+
+class TestCheck:
+    @pytest.mark.parametrize(
+        ("plant", "said"),
+        [
+            (wrong_length, "slot 1 is said to hold 9 tokens, and llama.cpp holds 10"),
+            (wrong_cursor, "are said to take 5 of"),
+            (wrong_neighbour, "others have cells between 4 and 8"),
+            (wrong_run, "slot 2 holds 6 tokens, and 7 cells in a row"),
+        ],
+    )
+    def test_a_wrong_book_is_found(
+        self, plant: Callable[[LlamaBackend], None], said: str, tiny_models: dict[str, Path]
+    ) -> None:
+        backend = open_tiny(tiny_models["plain"])
+        backend.forward([Part(1, 0, [4] * 10, 0), Part(2, 0, [5] * 7, 0)])
+        backend.truncate(2, 6)
+        backend.forward([Part(0, 0, [6] * 5, 0)])
+        backend.check()
+        plant(backend)
+        with pytest.raises(AssertionError, match=said):
+            backend.check()
+        backend.close()
+
+    @pytest.mark.parametrize("name", list(TINY_MODELS))
+    def test_the_books_of_every_kind_of_model_agree(
+        self, name: str, tiny_models: dict[str, Path]
+    ) -> None:
+        backend = open_tiny(tiny_models[name])
+        backend.check()
+        backend.forward([Part(0, 0, [4, 5, 6], 1)])
+        backend.check()
+        backend.truncate(0, 0)
+        backend.check()
         backend.close()
 
 

@@ -174,6 +174,19 @@ class LlamaBackend:
             context_size=self._capabilities.context_size,
         )
 
+    def check(self) -> None:
+        """See `contracts.Backend.check`."""
+        for slot, length in enumerate(self._lengths):
+            held = self._library.llama_memory_seq_pos_max(self._memory, slot) + 1
+            assert held == length, (
+                f"slot {slot} is said to hold {length} tokens, and llama.cpp holds {held}"
+            )
+            assert length <= self._capabilities.context_size, (
+                f"slot {slot} holds {length} tokens, more than the context"
+            )
+        if self._cells is not None:
+            self._cells.check(self._lengths)
+
     def close(self) -> None:
         """Free the model. Idempotent. Nothing else of the backend may be used after."""
         self._close()

@@ -74,6 +74,24 @@ class OrderedCells:
         # What both hold is no longer free when one gives it up.
         self._runs[source] = self._runs[target] = _NO_RUN
 
+    def check(self, lengths: Sequence[int]) -> None:
+        """Raise AssertionError unless the books agree with the slots' `lengths`. For tests."""
+        assert max(lengths) <= self._cursor <= self._num_cells, (
+            f"slots of {list(lengths)} tokens are said to take {self._cursor} of "
+            f"{self._num_cells} cells"
+        )
+        taken = 0
+        # A run that was given back whole says nothing.
+        runs = [(first, end, slot) for slot, (first, end) in enumerate(self._runs) if first < end]
+        for first, end, slot in sorted(runs):
+            assert taken <= first < end <= self._cursor, (
+                f"slot {slot}: others have cells between {first} and {end}"
+            )
+            assert end - first <= lengths[slot], (
+                f"slot {slot} holds {lengths[slot]} tokens, and {end - first} cells in a row"
+            )
+            taken = end
+
     def pack(self, lengths: Sequence[int]) -> None:
         """Copy every sequence out and back in, one after the other: no cell is wasted."""
         library, context = self._library, self._context
