@@ -113,9 +113,9 @@ class Sampler(Protocol):
     def sample(self, logits: Logits) -> Token:
         """Choose from `logits` (shape `[logits_width]`, may be overwritten) and record the choice.
 
-        Minus infinity marks what must not be chosen. Takes exactly one draw. Called once for
-        every emitted token, in order, and never for anything else: so it never has to be rolled
-        back.
+        Minus infinity marks what must not be chosen. Takes exactly one draw; none where the
+        options are greedy. Called once for every emitted token, in order, and never for anything
+        else: so it never has to be rolled back.
         """
         ...
 
@@ -168,7 +168,7 @@ class Backend(Protocol):
         ...
 
     def length(self, slot: int) -> int:
-        """Tokens that `slot` holds, those that are not settled yet included."""
+        """Tokens that `slot` holds, rejected ones that were not truncated yet included."""
         ...
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
@@ -202,7 +202,7 @@ class Backend(Protocol):
     def check(self) -> None:
         """Raise AssertionError, with a sentence, unless its books agree: slots, lengths, cells.
 
-        For tests; may be called between steps, when every slot has been settled, and changes
+        For tests; may be called between steps, when no slot holds rejected tokens, and changes
         nothing.
         """
         ...

@@ -32,9 +32,11 @@ class DraftSession(Protocol):
 
         `draft` is what was verified: the proposed draft or a `first(k)` of it. `emitted` is the
         accepted tokens and, unless the block ended early (end of sequence, stop, budget), the
-        bonus token. What was accepted is the common prefix of the two. A plain step passes
-        `NO_DRAFT`, and so do a draft from elsewhere and text that is caught up on: `emitted` may
-        then be any number of tokens. This is the only way a session learns anything.
+        bonus token. What was accepted is the common prefix of the two.
+
+        A plain step passes `NO_DRAFT`. So does a round whose draft came from elsewhere, and an
+        answer that was partly written before this session opened: `emitted` may then hold any
+        number of tokens. This is the only way a session learns anything.
         """
         ...
 
@@ -67,11 +69,12 @@ class Drafter(Protocol):
         """A session for a request that has read `prompt`, in row `slot`.
 
         `prediction` is text that the answer is expected to repeat: it may be copied from, and
-        is not part of the history.
-        Nothing that is learnt from one `tenant`'s requests touches another's.
+        is not part of the history. Nothing that is learnt from one `tenant`'s requests touches
+        another's.
 
         Whatever row `slot` still holds and shares with `prompt` is kept: only the rest is
-        indexed. No other session may be open in that row.
+        indexed. No other session may be open in that row. Whatever it raises leaves the row
+        without a session, and the request goes on without drafts.
         """
         ...
 
