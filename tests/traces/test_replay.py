@@ -150,6 +150,45 @@ def test_a_copy_is_counted_in_rounds_rows_and_sources() -> None:
     assert (total.category, total.speedup) == ("all", row.speedup)
 
 
+def shares(rows: Sequence[Row]) -> list[float]:
+    """Every share of the limit that would be printed."""
+    figures = [f for row in rows for f in (row, row.cold, row.warm) if f is not None]
+    return [f.limit_share for f in figures if f.limit_share is not None]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(texts, st.integers(0, 59)), min_size=1, max_size=4),
+    st.booleans(),
+    st.sampled_from([0.0, 0.1, 1.0, 3.0]),
+)
+def test_no_share_of_the_limit_is_above_one(
+    sessions: list[tuple[list[int], int]], shared: bool, cost: float
+) -> None:
+    spans = [(min(start, len(stream) - 1), len(stream)) for stream, start in sessions]
+    streams = [stream for stream, _ in sessions]
+    corpus = corpus_of(*((s, [span]) for s, span in zip(streams, spans, strict=True)))
+    policies = ["priced", "window", "fixed:num_draft_tokens=3"]
+    rows = figures(corpus, policies, [Cost("c", StepCost.linear(cost), cost)], shared=shared)
+    assert all(0.0 < share <= 1.0 for share in shares(rows))
+
+
+def test_an_answer_too_short_for_the_limit_has_no_share_of_it() -> None:
+    text = list(range(100, 140))
+    corpus = corpus_of((text + text, [(60, 64)]))
+    (row, _) = figures(corpus, ["fixed:num_draft_tokens=3"])
+    # Four tokens are a draft of three and the model's own; the parse copies the fourth as well.
+    assert row.speedup == pytest.approx(4 / 1.3, abs=1e-4)
+    assert row.limit_share is None
+
+
+def test_there_is_no_share_of_the_limit_with_a_store() -> None:
+    text = list(range(100, 160))
+    corpus = corpus_of((text, [(10, 60)]), (text, [(10, 60)]))
+    assert shares(figures(corpus, ["single"]))
+    assert not shares(figures(corpus, ["single"], shared=True))
+
+
 def test_a_draft_past_the_end_is_paid_for() -> None:
     text = list(range(100, 120))
     corpus = corpus_of((text + text, [(24, 26)]))

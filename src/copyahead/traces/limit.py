@@ -1,7 +1,8 @@
-"""The copying limit of a trace: the fewest rounds that any copying could take.
+"""The copying limit of a trace: the fewest rounds that copies from the request's own text take.
 
 The greedy LZ77 parse: every round copies the longest earlier match, at most as long as a draft
-may be, and the target adds a token. It knows what comes, so no drafter can reach it.
+may be, and the target adds a token. It knows what comes. A drafter can still be faster: it may
+copy from a store, join several matches in one draft, or save the last row of a short answer.
 """
 
 from __future__ import annotations

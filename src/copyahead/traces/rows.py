@@ -25,7 +25,8 @@ class Figures(msgspec.Struct, frozen=True):
     silent_share: float
     """Rounds without a draft."""
     limit_share: float | None
-    """The speed-up as a share of the copying limit's at the same cost."""
+    """The speed-up as a share of the copying limit's at the same cost. None where there is no
+    limit: with a store, which it does not know, and where the drafter was faster."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -73,14 +74,16 @@ def make_rows(
 ) -> list[Row]:
     """The rows in order of category, policy, and cost; `all` last.
 
-    `limits`: the copying limit of each category, where it was computed.
+    `limits`: the copying limit of each category, where it was computed. A run with a store has
+    none, as the limit copies only from the request's own text.
     """
     rows = []
     for category in [*range(len(corpus.categories)), None]:
         name = ALL if category is None else corpus.categories[category]
-        limit = None if limits is None else _of(limits, category)
+        own = None if limits is None else _of(limits, category)
         for run, found in zip(runs, results, strict=True):
             phases = _of(found, category)
+            limit = None if run.shared.shared else own
             for cost in [run.cost] if run.cost is not None else costs:
                 rows.append(_row(name, run.policy, cost, phases, limit))
     return rows
@@ -132,6 +135,7 @@ def _figures(tally: Tally, limit: Tally | None, cost: Cost) -> Figures:
     rounds = max(1, tally.rounds)
     speedup = tally.speedup(cost.curve)
     best = limit.speedup(cost.curve) if limit is not None else 0.0
+    share = round(speedup / best, 4) if best else None
     return Figures(
         requests=tally.requests,
         emitted=tally.emitted,
@@ -139,5 +143,5 @@ def _figures(tally: Tally, limit: Tally | None, cost: Cost) -> Figures:
         tokens_per_round=round(tally.emitted / rounds, 4),
         drafted_per_round=round(tally.num_draft_tokens / rounds, 4),
         silent_share=round(int(tally.drafted[0]) / rounds, 4),
-        limit_share=round(speedup / best, 4) if best else None,
+        limit_share=share if share is not None and share <= 1.0 else None,
     )
