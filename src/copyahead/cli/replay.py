@@ -40,6 +40,9 @@ class ReplayOptions:
     """How a chat history is read: in turns, or as one text that was all written."""
     after: Annotated[int, Range(0, 2**40)] = 0
     """Tokens at the start of a chat history that are only read."""
+    by_file: bool = False
+    """Score each file of a directory apart. Otherwise they are one category: policies that learn,
+    and `--shared`, go on from one file to the next, as a server does."""
     jobs: Annotated[int | None, Range(1, 1024)] = None
     """Processes to use; one a core when not given. Figures other than times do not depend on it."""
     html: Path | None = None
@@ -87,7 +90,7 @@ def replay(
     costs = parse_costs(options.cost)
     extra = length_policies() if options.lengths else ()
     runs = plan_runs(policies_of((*options.policy, *extra)), costs, shared)
-    read = read_traces(traces, chat=options.chat, after=options.after)
+    read = read_traces(traces, chat=options.chat, after=options.after, by_file=options.by_file)
     _report_problems(read)
     name, corpus = _tokenised(read, options.tokenizer)
     all_runs = [*runs, Run(LIMIT)]

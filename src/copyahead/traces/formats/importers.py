@@ -55,8 +55,13 @@ class Trace(msgspec.Struct):
         return len(self.conversations) + len({r.session for r in self.requests})
 
 
-def read_traces(names: Sequence[str], *, chat: ChatMode = "turns", after: int = 0) -> list[Trace]:
+def read_traces(
+    names: Sequence[str], *, chat: ChatMode = "turns", after: int = 0, by_file: bool = False
+) -> list[Trace]:
     """Read every file named; a directory stands for the files in it.
+
+    The files of a directory are of one category, which bears its name; `by_file`: each is one of
+    its own, as is a file that was named.
 
     `FILE@A:B` takes the sessions A to B - 1 of a file, counted from 0. `chat`: whether a chat
     history is cut into turns, or is one running text that was all written; its first `after` tokens
@@ -68,6 +73,8 @@ def read_traces(names: Sequence[str], *, chat: ChatMode = "turns", after: int = 
         path, part = _split_name(name)
         for file in _files(path):
             trace = _read_file(file, chat, after, skip=path.is_dir())
+            if path.is_dir() and not by_file:
+                trace.category = path.resolve().name
             trace.conversations = trace.conversations[part]
             if trace.requests:
                 trace.requests = _first_sessions(trace.requests, part)
