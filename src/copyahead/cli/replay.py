@@ -74,9 +74,9 @@ def replay(
 ) -> int:
     """Draft against what a model really wrote, and score each policy. No model is run.
 
-    Reads JSON lines of messages, OpenAI chat logs, ShareGPT, mini-swe-agent trajectories,
-    lucebench sessions, copyahead's own traces, and chat-history markdown. Parts that cannot
-    be read are reported and skipped.
+    Reads logs of chat, Anthropic's and Responses APIs, sessions of coding agents, trajectories,
+    ShareGPT, pairs of prompt and completion, token ids, copyahead's own traces, and chat-history
+    markdown. Text that cannot be read, or is of an unknown kind, is reported.
     """
     from copyahead.traces.costs import parse_costs
     from copyahead.traces.formats.importers import read_traces
@@ -177,9 +177,10 @@ def _tokenised(traces: Sequence[Trace], tokenizer: str | None) -> tuple[str, Cor
 
 
 def _report_problems(traces: Sequence[Trace]) -> None:
-    problems = [problem for trace in traces for problem in trace.problems]
+    found = [problem for trace in traces for problem in trace.problems]
+    problems = sorted(found, key=lambda problem: -problem.count)
     for problem in problems[:_PROBLEMS_SHOWN]:
-        output.remark(f"skipped {problem}")
+        output.remark(f"{'skipped' if problem.skipped else 'note:'} {problem}")
     if len(problems) > _PROBLEMS_SHOWN:
         output.remark(f"skipped {len(problems) - _PROBLEMS_SHOWN} more parts; --json lists them")
 

@@ -54,8 +54,9 @@ def _sources(traces: Sequence[Trace]) -> str:
     lines_ = []
     for trace in traces:
         text = f"{escape(trace.path)}: {trace.num_sessions} sessions"
-        if trace.problems:
-            text += f", {len(trace.problems)} parts skipped"
+        skipped = sum(problem.count for problem in trace.problems if problem.skipped)
+        if skipped:
+            text += f", {skipped} parts skipped"
         lines_.append(f"<li>{text}")
         lines_ += [f"<li class='note'>{escape(str(problem))}" for problem in trace.problems[:20]]
     return f"<ul>{''.join(lines_)}</ul>"

@@ -11,9 +11,7 @@ _TOOL = ">"
 _ROLES = {_USER: "user", _TOOL: "tool", "": "assistant"}
 
 
-def read_chat_history(
-    text: str, session: str, category: str, *, stream: bool, after: int
-) -> Conversation | None:
+def read_chat_history(text: str, session: str, *, stream: bool, after: int) -> Conversation | None:
     """The whole file as one session; None where no line is the user's.
 
     In turns, what is neither the user's nor a tool's line the model wrote. As a stream, all of
@@ -25,13 +23,13 @@ def read_chat_history(
         return None
     if stream:
         messages = [Message("", text, written=True)]
-        return Conversation(session, category, messages, framed=False, only_read=after)
+        return Conversation(session, messages, framed=False, only_read=after)
     messages = []
     for kind, group in groupby(zip(kinds, lines, strict=True), key=lambda pair: pair[0]):
         body = "".join(line for _, line in group)
         role = _ROLES[kind]
         messages.append(Message(role, body, role == "assistant" and bool(body.strip())))
-    return Conversation(session, category, messages, framed=False, only_read=after)
+    return Conversation(session, messages, framed=False, only_read=after)
 
 
 def _kind(line: str) -> str:

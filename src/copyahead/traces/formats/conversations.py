@@ -20,7 +20,6 @@ class Conversation(msgspec.Struct):
     """The messages of one session, in order. Each written one is a request."""
 
     session: str
-    category: str
     messages: list[Message]
     framed: bool = True
     """Whether messages stand between turn marks; not so for one running text."""
@@ -32,7 +31,6 @@ class TokenRequest(msgspec.Struct, frozen=True):
     """A request whose token ids were recorded: no tokenizer is needed."""
 
     session: str
-    category: str
     read: Sequence[int]
     written: Sequence[int]
     vocab_size: int
@@ -40,12 +38,16 @@ class TokenRequest(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A part of a file that was skipped, and why."""
+    """A part of a file that was not read, or of which it is not known how to, and why."""
 
     file: str
     place: str
-    """`line 12`, or `item 3` of a list."""
+    """`line 12`, or `item 3` of a list; or what occurs in many places, such as `role critic`."""
     reason: str
+    count: int = 1
+    """How often it occurs."""
+    skipped: bool = True
+    """False where the text was read all the same."""
 
     def __str__(self) -> str:
         return f"{self.file}, {self.place}: {self.reason}"
@@ -57,22 +59,21 @@ class Chain:
     Chat clients send the whole conversation every time; only its tail is new.
     """
 
-    def __init__(self, category: str) -> None:
-        self._category = category
+    def __init__(self) -> None:
         self._open: dict[int, Conversation] = {}
         self.conversations: list[Conversation] = []
 
-    def add(self, session: str, prompt: Iterable[Message], answer: Message) -> None:
-        """A request that read `prompt` and wrote `answer`."""
+    def add(self, session: str, prompt: Iterable[Message], answer: Iterable[Message]) -> None:
+        """A request that read `prompt` and wrote what of `answer` is marked so."""
         messages = list(prompt)
         found = self._longest_known(messages)
         if found is None:
-            found = Conversation(session, self._category, messages)
+            found = Conversation(session, messages)
             self.conversations.append(found)
         else:
             self._open.pop(_key(found.messages), None)
             found.messages.extend(messages[len(found.messages) :])
-        found.messages.append(answer)
+        found.messages.extend(answer)
         self._open[_key(found.messages)] = found
 
     def _longest_known(self, messages: Sequence[Message]) -> Conversation | None:

@@ -1,8 +1,8 @@
 """Reading recorded traffic in the formats that people have it in.
 
 A format is told by content, never by name: one JSON document, or else line by line, so that a
-mixed file works. What is broken or unknown becomes a `Problem` and is skipped. docs/replay.md lists
-the formats.
+mixed file works. What is broken or unknown becomes a `Problem` and is skipped. A new format is a
+reader and a line in `FORMATS`; docs/replay.md says of each what is read and what is written.
 """
 
 from __future__ import annotations
@@ -11,33 +11,74 @@ import codecs
 import gzip
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from copyahead.errors import ConfigError
-from copyahead.traces.formats.chat_history import read_chat_history
-from copyahead.traces.formats.conversations import (
-    Chain,
-    Conversation,
-    Message,
-    Problem,
-    TokenRequest,
+from copyahead.traces.formats import (
+    agents,
+    benchmarks,
+    chat_logs,
+    messages,
+    openhands,
+    pairs,
+    swe_agent,
 )
-from copyahead.traces.formats.messages import message_of, messages_of
-from copyahead.traces.record import RecordReader
+from copyahead.traces.formats.chat_history import read_chat_history
+from copyahead.traces.formats.conversations import Conversation, Problem, TokenRequest
+from copyahead.traces.formats.reading import Item, Reading, keys_of
 
 ChatMode = Literal["turns", "stream"]
 
 _SUFFIXES = (".gz", ".jsonl", ".ndjson", ".json", ".md", ".txt", ".traj")
 _SLICE = re.compile(r"^(.*)@(\d*):(\d*)$")
-_HUMAN_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
-KNOWN = (
-    "JSON lines of messages, OpenAI chat logs, ShareGPT, mini-swe-agent trajectories, "
-    "lucebench sessions, copyahead's own traces, chat-history markdown"
+_BEGINNING = 40
+"""Characters of an unknown file that its error shows."""
+
+
+class Format(NamedTuple):
+    """A kind of JSON object that holds traffic, or a piece of it."""
+
+    name: str
+    recognises: Callable[[Item], bool]
+    read: Callable[[Reading, Item], None]
+    """Reads an object. Raises ValueError, TypeError, LookupError or AttributeError where that
+    cannot be done."""
+
+
+def _has(*keys: str) -> Callable[[Item], bool]:
+    return lambda item: all(key in item for key in keys)
+
+
+def _has_list(*keys: str) -> Callable[[Item], bool]:
+    return lambda item: any(isinstance(item.get(key), list) for key in keys)
+
+
+FORMATS = (
+    Format("copyahead's own records", _has("copyahead_trace"), Reading.record),
+    Format("Codex sessions", agents.is_codex, agents.read_codex),
+    Format("Claude Code sessions", agents.is_claude_code, agents.read_claude_code),
+    Format("OpenHands events", openhands.is_event, openhands.read_event),
+    Format("OpenHands runs", openhands.is_run, openhands.read_run),
+    Format("SWE-agent trajectories", swe_agent.is_swe_agent, swe_agent.read_swe_agent),
+    Format("lucebench cases", benchmarks.is_lucebench, benchmarks.read_lucebench),
+    Format("tau-bench results", benchmarks.is_tau_bench, benchmarks.read_tau_bench),
+    Format(
+        "ShareGPT conversations",
+        _has_list("conversations", "conversation"),
+        messages.read_share_gpt,
+    ),
+    Format("pairs of token ids", pairs.is_token_pair, pairs.read_token_pair),
+    Format("logs of requests and responses", chat_logs.is_log, chat_logs.read_log),
+    Format("objects with messages", _has("messages"), messages.read_messages),
+    Format("pairs of prompt and completion", pairs.is_pair, pairs.read_pair),
+    Format("lists of messages", messages.is_message, messages.read_single_message),
 )
+"""How each format is recognised, and its reader; the first that recognises an object reads it."""
+KNOWN = f"{', '.join(form.name for form in FORMATS)}, and chat-history markdown"
 
 
 class Trace(msgspec.Struct):
@@ -81,7 +122,7 @@ def read_traces(
             traces.append(trace)
     if not any(trace.num_sessions for trace in traces):
         reason = next((f" ({problem})" for t in traces for problem in t.problems), "")
-        raise ConfigError(f"the traces hold no request{reason}: name a file that has one")
+        raise ConfigError(f"the traces hold no request{reason}: readable are {KNOWN}")
     return traces
 
 
@@ -122,21 +163,29 @@ def _read_file(path: Path, chat: ChatMode, after: int, *, skip: bool) -> Trace:
 
 def _fill(trace: Trace, path: Path, chat: ChatMode, after: int) -> None:
     data = _content(path)
-    reader = _Reader(trace)
     items = _json_items(data)
     if items is not None:
+        reading = Reading(trace.path)
         for place, item in items:
-            reader.take(place, item)
-        reader.finish()
+            reading.attempt(place, _read_item, item)
+        reading.finish()
+        trace.category = reading.category or trace.category
+        trace.conversations, trace.requests = reading.conversations, reading.requests
+        trace.problems = reading.problems
         return
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
-        raise ConfigError(f"trace {path} is neither JSON nor UTF-8 text") from None
+        raise ConfigError(
+            f"trace {path} is neither JSON nor UTF-8 text: readable are {KNOWN}"
+        ) from None
     stream = chat == "stream"
-    conversation = read_chat_history(text, str(path), trace.category, stream=stream, after=after)
+    conversation = read_chat_history(text, str(path), stream=stream, after=after)
     if conversation is None:
-        raise ConfigError(f"trace {path} is of no known format: known are {KNOWN}")
+        start = " ".join(text[: 4 * _BEGINNING].split())[:_BEGINNING]
+        raise ConfigError(
+            f"trace {path} is of no known format (it begins with {start!r}): readable are {KNOWN}"
+        )
     trace.conversations.append(conversation)
 
 
@@ -184,123 +233,13 @@ def _decoded(data: bytes) -> Any:
         return None
 
 
-class _Reader:
-    """Takes the JSON objects of one file."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._chain = Chain(trace.category)
-        self._records = RecordReader()
-
-    def take(self, place: str, item: Any) -> None:
-        """Read one object, or note why not."""
-        try:
-            if not isinstance(item, dict):
-                raise ValueError("not a JSON object: cut short or damaged")
-            self._dispatch(place, item)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            missing = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            self._skip(place, " ".join(missing.split()) or type(error).__name__)
-
-    def _skip(self, place: str, reason: str) -> None:
-        self._trace.problems.append(Problem(self._trace.path, place, reason))
-
-    def finish(self) -> None:
-        """Add what went over several objects."""
-        self._trace.conversations.extend(self._chain.conversations)
-
-    def _dispatch(self, place: str, item: dict[str, Any]) -> None:
-        if "copyahead_trace" in item:
-            self._record(item)
-        elif "request" in item and "response" in item:
-            self._chat_log(place, item["request"], item["response"])
-        elif "messages" in item and "choices" in item:
-            self._chat_log(place, item, item)
-        elif isinstance(item.get("cases"), list):
-            self._lucebench(item["cases"])
-        elif "conversations" in item or "conversation" in item:
-            self._share_gpt(place, item)
-        elif "messages" in item:
-            self._messages(place, item)
-        else:
-            shown = ", ".join(list(item)[:5]) or "nothing"
-            raise ValueError(f"an object of no known kind (it has {shown})")
-
-    def _record(self, item: dict[str, Any]) -> None:
-        record, prompt = self._records.read(item)
-        category = self._trace.category
-        self._trace.requests.append(
-            TokenRequest(record.session, category, prompt, record.output, record.vocab_size)
-        )
-
-    def _messages(self, place: str, item: dict[str, Any]) -> None:
-        messages = messages_of(item["messages"], written=True)
-        if not any(message.written for message in messages):
-            raise ValueError("no message of the assistant: there is nothing to replay")
-        name = item.get("id") or item.get("instance_id") or place
-        self._add(str(name), messages)
-
-    def _add(self, session: str, messages: list[Message]) -> None:
-        self._trace.conversations.append(Conversation(session, self._trace.category, messages))
-
-    def _share_gpt(self, place: str, item: dict[str, Any]) -> None:
-        turns = item["conversations"] if "conversations" in item else item["conversation"]
-        plain = []
-        for turn in turns:
-            role = turn["from"] if "from" in turn else turn["role"]
-            text = turn["value"] if "value" in turn else turn["content"]
-            plain.append({"role": _HUMAN_ROLES.get(role, role), "content": text})
-        self._messages(place, {"id": item.get("id"), "messages": plain})
-
-    def _chat_log(self, place: str, request: Any, response: Any) -> None:
-        request, response = _body(request, "request"), _body(response, "response")
-        choices = response.get("choices")
-        if not choices:
-            raise ValueError("the response has no choices: the request failed, or was a stream")
-        if "messages" in request:
-            prompt = messages_of(request["messages"], written=False)
-            answer = message_of(choices[0]["message"], written=True)
-        elif isinstance(request.get("prompt"), str):
-            prompt = [Message("user", request["prompt"])]
-            answer = Message("assistant", _text(choices[0]["text"], "the answer"), written=True)
-        else:
-            raise ValueError("the request has neither messages nor a prompt of text")
-        if not answer.text:
-            raise ValueError("the answer is empty: there is nothing to replay")
-        self._chain.add(f"{place}", prompt, answer)
-
-    def _lucebench(self, cases: list[Any]) -> None:
-        """Cases are cuts of a few sessions: the longest cut of each holds all the others."""
-        longest: dict[str, dict[str, Any]] = {}
-        for number, case in enumerate(cases, start=1):
-            if not isinstance(case, dict) or not isinstance(case.get("messages"), list):
-                self._skip(f"case {number}", "it has no messages")
-                continue
-            session = str(case.get("source_session_id") or case.get("id") or number)
-            held = longest.get(session)
-            if held is None or len(case["messages"]) > len(held["messages"]):
-                longest[session] = case
-        self._trace.category = "lucebench"
-        for session, case in longest.items():
-            messages = messages_of(case["messages"], written=True)
-            if case.get("reference_response"):
-                answer = _text(case["reference_response"], "reference_response")
-                messages.append(Message("assistant", answer, written=True))
-            self._add(session, messages)
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{name} is not text")
-    return value
-
-
-def _body(value: Any, name: str) -> dict[str, Any]:
-    """A request or a response, as an object, as text, or inside an envelope."""
-    if isinstance(value, str):
-        value = _decoded(value.encode())
-    if isinstance(value, dict) and isinstance(value.get("body"), (dict, str)):
-        return _body(value["body"], name)
-    if not isinstance(value, dict):
-        raise ValueError(f"the {name} is not a JSON object")
-    return value
+def _read_item(reading: Reading, item: Any) -> None:
+    if isinstance(item, list) and item and all(isinstance(entry, dict) for entry in item):
+        item = {"messages": item}
+    if not isinstance(item, dict):
+        raise ValueError("not a JSON object: cut short or damaged")
+    for form in FORMATS:
+        if form.recognises(item):
+            form.read(reading, item)
+            return
+    raise ValueError(f"an object of no known kind (it has {keys_of(item)})")
