@@ -13,6 +13,7 @@ import pytest
 from copyahead.backends.llama_cpp import cells as llama_cells
 from copyahead.backends.llama_cpp import library as llama_library
 from copyahead.backends.llama_cpp.backend import LlamaBackend
+from copyahead.backends.llama_cpp.cells import OrderedCells
 from copyahead.backends.llama_cpp.gguf import find_model, read_header
 from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.contracts import Logits, Part
@@ -229,18 +230,18 @@ def wrong_length(backend: LlamaBackend) -> None:
 
 
 def wrong_cursor(backend: LlamaBackend) -> None:
-    assert backend._cells is not None
-    backend._cells._cursor = 5
+    assert isinstance(backend._memory, OrderedCells)
+    backend._memory._cursor = 5
 
 
 def wrong_neighbour(backend: LlamaBackend) -> None:
-    assert backend._cells is not None
-    backend._cells._runs[2] = (4, 8)
+    assert isinstance(backend._memory, OrderedCells)
+    backend._memory._runs[2] = (4, 8)
 
 
 def wrong_run(backend: LlamaBackend) -> None:
-    assert backend._cells is not None
-    backend._cells._runs[2] = (10, 17)
+    assert isinstance(backend._memory, OrderedCells)
+    backend._memory._runs[2] = (10, 17)
 
 
 class TestCheck:
@@ -248,7 +249,7 @@ class TestCheck:
         ("plant", "said"),
         [
             (wrong_length, "slot 1 is said to hold 9 tokens, and llama.cpp holds 10"),
-            (wrong_cursor, "are said to take 5 of"),
+            (wrong_cursor, "are said to take 5 cells"),
             (wrong_neighbour, "others have cells between 4 and 8"),
             (wrong_run, "slot 2 holds 6 tokens, and 7 cells in a row"),
         ],

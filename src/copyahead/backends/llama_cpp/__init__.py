@@ -2,6 +2,7 @@
 
 backend     the model behind `contracts.Backend`
 cells       which cells of the KV cache each sequence has, kept in order
+states      which recurrent state each sequence has, kept in its place
 library     the llama.cpp library in this process, its log, its switches
 load        settings in, a model and a context out; what it can do
 sampler     llama.cpp's own samplers, one chain a request

@@ -25,6 +25,7 @@ from copyahead.backends.llama_cpp.load import (
     read_capabilities,
 )
 from copyahead.backends.llama_cpp.sampler import Candidates, LlamaSampler
+from copyahead.backends.llama_cpp.states import PinnedStates
 from copyahead.backends.llama_cpp.tokenizer import LlamaTokenizer
 from copyahead.contracts import Capabilities, Logits, Part
 from copyahead.errors import BackendError
@@ -61,22 +62,12 @@ class LlamaBackend:
         model, context = load_model(self._library, self.path, settings)
         self._model, self._context = model, context
         self._close = weakref.finalize(self, _free, self._library, model, context)
-        self._memory = self._library.llama_get_memory(context)
         self._vocab = self._library.llama_model_get_vocab(model)
         self._width = int(self._library.llama_vocab_n_tokens(self._vocab))
         self._tokenizer = LlamaTokenizer(self._library, self._vocab)
         self._capabilities = read_capabilities(self._library, model, context, settings, self._width)
         self._lengths = [0] * settings.parallel
-        self._cells: OrderedCells | None = None
-        if self._capabilities.can_fork:
-            self._cells = OrderedCells(
-                self._library,
-                context,
-                num_slots=settings.parallel,
-                num_cells=self._capabilities.num_cells,
-            )
-        # Of a recurrent state, snapshots are held for the rows of a slot's last pass only.
-        self._rewindable = [0] * settings.parallel
+        self._memory = self._open_memory()
         self._candidates: Candidates | None = None
         self._rows = _Rows(self._library, self._capabilities)
         self._address = 0
@@ -105,20 +96,24 @@ class LlamaBackend:
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
         """One target pass; see `contracts.Backend`."""
-        num_outputs = self._rows.fill(parts, self._lengths)
-        if self._cells is not None:
-            self._cells.reserve(self._rows.batch.n_tokens, self._lengths)
+        ordered = sorted(parts, key=lambda part: part.slot)
+        self._rows.fill(ordered, self._lengths)
+        try:
+            self._memory.reserve(ordered, self._lengths)
+        except BackendError:
+            self._lengths = [0] * self.settings.parallel
+            raise
         status = self._library.llama_decode(self._context, self._rows.batch)
         if status != 0:
-            self._undo(parts)
+            for slot in self._memory.failed(ordered, status):
+                self._lengths[slot] = 0
             reason = "; ".join(take_errors()) or "no reason given"
             raise BackendError(f"llama.cpp could not run a pass (status {status}): {reason}")
-        if self._cells is not None:
-            self._cells.placed(parts)
+        self._memory.placed(ordered)
         for part in parts:
             self._lengths[part.slot] = part.start + len(part.tokens)
-            self._rewindable[part.slot] = len(part.tokens) - 1
-        return self._cut(parts, num_outputs)
+        found = dict(zip((part.slot for part in ordered), self._cut(ordered), strict=True))
+        return [found[part.slot] for part in parts]
 
     def truncate(self, slot: int, length: int) -> None:
         """Make `slot` hold at most its first `length` tokens; see `contracts.Backend`.
@@ -130,10 +125,7 @@ class LlamaBackend:
         if length >= held:
             return
         length = max(length, 0)
-        if self._cells is not None:
-            self._cells.release(slot, held, length)
-        else:
-            self._rewind(slot, held, length)
+        self._memory.release(slot, held, length)
         self._lengths[slot] = length
 
     def fork(self, source: int, target: int, length: int) -> None:
@@ -148,12 +140,12 @@ class LlamaBackend:
         if length > self._lengths[source]:
             raise BackendError(f"slot {source} holds fewer than {length} tokens")
         self.truncate(target, 0)
-        if self._cells is not None:
-            self._cells.share(source, target, length)
-        elif length > 0:
-            self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        self._memory.share(source, target, length)
         self._lengths[target] = length
-        self._rewindable[target] = 0
+
+    def pack(self) -> None:
+        """Have the next pass pack the KV cache, as it does when it must. For probe and tests."""
+        self._memory.pack_next()
 
     def length(self, slot: int) -> int:
         """Tokens that `slot` holds."""
@@ -177,36 +169,30 @@ class LlamaBackend:
     def check(self) -> None:
         """See `contracts.Backend.check`."""
         for slot, length in enumerate(self._lengths):
-            held = self._library.llama_memory_seq_pos_max(self._memory, slot) + 1
-            assert held == length, (
-                f"slot {slot} is said to hold {length} tokens, and llama.cpp holds {held}"
-            )
             assert length <= self._capabilities.context_size, (
                 f"slot {slot} holds {length} tokens, more than the context"
             )
-        if self._cells is not None:
-            self._cells.check(self._lengths)
+        self._memory.check(self._lengths)
 
     def close(self) -> None:
         """Free the model. Idempotent. Nothing else of the backend may be used after."""
         self._close()
 
-    def _rewind(self, slot: int, held: int, length: int) -> None:
-        """Take a recurrent state back from `held` tokens to `length`."""
-        start = length if length > 0 else -1
-        if length > 0:
-            limit = min(self._capabilities.max_rewind or 0, self._rewindable[slot])
-            if held - length > limit:
-                raise BackendError(
-                    f"slot {slot} cannot go back {held - length} tokens: its recurrent state "
-                    f"can be taken back {limit}"
-                )
-        if not self._library.llama_memory_seq_rm(self._memory, slot, start, -1):
-            raise BackendError(f"llama.cpp could not cut slot {slot} to {length} tokens")
-        self._rewindable[slot] = 0
+    def _open_memory(self) -> OrderedCells | PinnedStates:
+        """Keeps in place what llama.cpp holds of each slot."""
+        slots, rewind = self.settings.parallel, self._capabilities.max_rewind
+        if rewind is not None:
+            return PinnedStates(self._library, self._context, num_slots=slots, max_rewind=rewind)
+        return OrderedCells(
+            self._library,
+            self._context,
+            num_slots=slots,
+            num_cells=self._capabilities.num_cells,
+        )
 
-    def _cut(self, parts: Sequence[Part], num_outputs: int) -> list[Logits]:
-        """Views of the library's logits, one a part."""
+    def _cut(self, parts: Sequence[Part]) -> list[Logits]:
+        """Views of the library's logits, one a part, in the order of the rows."""
+        num_outputs = sum(part.num_logits for part in parts)
         if num_outputs:
             pointer = self._library.llama_get_logits(self._context)
             address = ctypes.addressof(pointer.contents)
@@ -218,17 +204,6 @@ class LlamaBackend:
             cut.append(self._logits[row : row + part.num_logits])
             row += part.num_logits
         return cut
-
-    def _undo(self, parts: Sequence[Part]) -> None:
-        """Take back what a failed pass may have left in the slots."""
-        if self._cells is not None:
-            self._cells.failed(parts)
-            return
-        for part in parts:
-            remove = self._library.llama_memory_seq_rm
-            if not remove(self._memory, part.slot, part.start or -1, -1):
-                remove(self._memory, part.slot, -1, -1)
-                self._lengths[part.slot] = 0
 
 
 class _Rows:
@@ -256,9 +231,9 @@ class _Rows:
             _pointer(self._wanted, ctypes.c_int8),
         )
 
-    def fill(self, parts: Sequence[Part], lengths: Sequence[int]) -> int:
-        """Take over the rows of `parts`; returns how many have logits."""
-        end = num_outputs = 0
+    def fill(self, parts: Sequence[Part], lengths: Sequence[int]) -> None:
+        """Take over the rows of `parts`."""
+        end = 0
         for part in parts:
             begin, count, start = end, len(part.tokens), part.start
             end += count
@@ -269,11 +244,9 @@ class _Rows:
             self._wanted[begin:end] = 0
             if part.num_logits:
                 self._wanted[end - part.num_logits : end] = 1
-                num_outputs += part.num_logits
         if end == 0:
             raise BackendError("a pass needs at least one row")
         self.batch.n_tokens = end
-        return num_outputs
 
     def _check(self, part: Part, lengths: Sequence[int], end: int) -> None:
         count = len(part.tokens)
