@@ -26,11 +26,20 @@ _WORDS = ["▁the", "▁fox", "▁dog", "▁a", "▁in", "▁on", "▁it", "▁i
 class Writer:
     """A GGUF file under way: `field` for its options, `tensor` for random weights."""
 
-    def __init__(self, path: Path, architecture: str, seed: int, quantized: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        architecture: str,
+        seed: int,
+        quantized: bool = True,
+        last_ids: str = "[PAD{}]",
+    ) -> None:
+        """`last_ids`: how the ids from `REAL_VOCAB` on are spelled, all marked as unused."""
         self._gguf: Any = gguf.GGUFWriter(str(path), architecture)
         self._architecture = architecture
         self._quantized = quantized
         self._random = np.random.default_rng(seed)
+        self._last_ids = last_ids
 
     def field(self, name: str, value: int | float | list[int]) -> None:
         key = f"{self._architecture}.{name}"
@@ -62,7 +71,7 @@ class Writer:
 
     def vocabulary(self) -> None:
         bytes_ = [f"<0x{b:02X}>" for b in range(256)]
-        pads = [f"[PAD{n}]" for n in range(VOCAB - REAL_VOCAB)]
+        pads = [self._last_ids.format(n) for n in range(VOCAB - REAL_VOCAB)]
         kinds = gguf.TokenType
         types = [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL] + [kinds.BYTE] * 256
         types += [kinds.NORMAL] * len(_WORDS) + [kinds.UNUSED] * len(pads)
@@ -83,9 +92,9 @@ class Writer:
         self._gguf.close()
 
 
-def write_plain(path: Path, *, quantized: bool = True) -> None:
+def write_plain(path: Path, *, quantized: bool = True, last_ids: str = "[PAD{}]") -> None:
     """A llama: attention over everything."""
-    writer = _start(path, "llama", layers=LAYERS, quantized=quantized)
+    writer = _start(path, "llama", layers=LAYERS, quantized=quantized, last_ids=last_ids)
     writer.field("rope.dimension_count", HEAD_DIM)
     for layer in range(LAYERS):
         _attention(writer, layer)
@@ -209,8 +218,15 @@ def write_unknown(path: Path) -> None:
     _start(path, "perpetuum", layers=1).close()
 
 
-def _start(path: Path, architecture: str, *, layers: int, quantized: bool = True) -> Writer:
-    writer = Writer(path, architecture, seed=len(architecture), quantized=quantized)
+def _start(
+    path: Path,
+    architecture: str,
+    *,
+    layers: int,
+    quantized: bool = True,
+    last_ids: str = "[PAD{}]",
+) -> Writer:
+    writer = Writer(path, architecture, len(architecture), quantized, last_ids)
     writer.field("context_length", CONTEXT)
     writer.field("embedding_length", EMBED)
     writer.field("feed_forward_length", FEED)

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from copyahead.backends.base import Part
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.config import LookupOptions
 from copyahead.engine import Completion, Request
 from copyahead.loading import make_engine
 from copyahead.sampling import SamplingOptions
-from tests.tiny_models import REAL_VOCAB
+from tests.tiny_models import REAL_VOCAB, VOCAB, write_plain
 
 KINDS = ["plain", "sliding_window", "recurrent", "hybrid"]
 
@@ -45,3 +46,25 @@ def test_lookup_changes_no_token(kind: str, tiny_models: dict[str, Path]) -> Non
             assert got.choices[0].tokens == alone.choices[0].tokens
         num_draft_tokens = sum(got.stats.num_draft_tokens for got in drafted)
         assert (num_draft_tokens == 0) == (kind == "recurrent")
+
+
+@pytest.mark.parametrize(("spelling", "num_ids"), [("<unused{}>", VOCAB), ("[PAD{}]", REAL_VOCAB)])
+def test_ids_that_are_kept_for_later_are_sampled_and_padding_is_not(
+    spelling: str, num_ids: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    write_plain(path, last_ids=spelling)
+    backend = LlamaBackend(path, LlamaSettings(threads=1, ctx=256))
+    prompt = [1, 40, 50]
+    row = backend.forward([Part(0, 0, prompt, 1)])[0][0][:num_ids].astype(np.float64)
+    own = row - np.log(np.exp(row).sum())
+    backend.truncate(0, 0)
+    sampling = SamplingOptions(temperature=5.0, seed=1)
+    request = Request(
+        prompt=prompt, sampling=sampling, max_tokens=200, ignore_eos=True, logprobs=20
+    )
+    with make_engine(backend, lookup=LookupOptions()) as engine:
+        choice = engine.complete(request).choices[0]
+    assert (max(choice.tokens) >= REAL_VOCAB) == (num_ids == VOCAB)
+    for token, logprob in choice.logprobs[0].top:
+        assert logprob == pytest.approx(own[token], abs=1e-6)

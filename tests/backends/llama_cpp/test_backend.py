@@ -306,6 +306,13 @@ class TestTokenizer:
         assert backend.tokenizer.end_tokens == {2}
         assert backend.tokenizer.token_bytes(VOCAB) == backend.tokenizer.token_bytes(-1) == b""
 
+    def test_an_id_that_is_kept_for_later_is_a_token(self, tmp_path: Path) -> None:
+        write_plain(tmp_path / "model.gguf", last_ids="<unused{}>")
+        backend = open_tiny(tmp_path / "model.gguf")
+        assert backend.tokenizer.vocab_size == VOCAB
+        assert backend.tokenizer.token_bytes(VOCAB - 1) == b""
+        backend.close()
+
     def test_a_lone_surrogate_does_not_break_it(self, backend: LlamaBackend) -> None:
         assert backend.tokenizer.encode("\ud800") == backend.tokenizer.encode("?")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,13 @@ from copyahead.errors import ModelError
 from copyahead.types import Token
 
 _UNKNOWN, _UNUSED, _CONTROL = 1 << 0, 1 << 1, 1 << 3
-"""`LLAMA_TOKEN_ATTR_...`. Unused: a row of padding that no text maps to."""
+"""`LLAMA_TOKEN_ATTR_...`. Unused: no text maps to it; it may still be a token."""
+_PADDING = re.compile(r"\[PAD\d+\]")
+"""How the converters of llama.cpp spell rows that make a vocabulary as long as its embedding.
+
+Ids that the model's own tokenizer has and keeps for later are marked as unused too, but have
+other spellings (Gemma: `<unused0>`): the model gives them probabilities as it does any token.
+"""
 
 
 class LlamaTokenizer:
@@ -23,7 +30,7 @@ class LlamaTokenizer:
         self._library = library
         self._vocab = vocab
         width = int(library.llama_vocab_n_tokens(vocab))
-        self._vocab_size = _num_real_tokens(library, vocab, width)
+        self._vocab_size = self._num_real_tokens(width)
         self._end_tokens = frozenset(
             token for token in range(width) if library.llama_vocab_is_eog(vocab, token)
         )
@@ -31,7 +38,7 @@ class LlamaTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of real token ids: padding at the end of the vocabulary does not count."""
+        """Number of token ids; rows at the end that only pad the file do not count."""
         return self._vocab_size
 
     @property
@@ -99,6 +106,17 @@ class LlamaTokenizer:
         text = self._library.llama_vocab_get_text(self._vocab, token)
         return str(text.decode("utf-8", "replace")) if text else ""
 
+    def _num_real_tokens(self, width: int) -> int:
+        attributes = self._library.llama_vocab_get_attr
+        size = width
+        while (
+            size > 1
+            and attributes(self._vocab, size - 1) & _UNUSED
+            and _PADDING.fullmatch(self._spelling(size - 1))
+        ):
+            size -= 1
+        return size
+
     def _read_piece(self, token: Token) -> bytes:
         read = self._library.llama_token_to_piece
         # Its own at each call: several threads read.
@@ -137,10 +155,3 @@ def load_vocabulary(path: Path) -> Vocabulary:
         reason = errors[-1] if errors else "no reason given"
         raise ModelError(f"llama.cpp cannot read the vocabulary of {path}: {reason}")
     return Vocabulary(module, model)
-
-
-def _num_real_tokens(library: Any, vocab: Any, width: int) -> int:
-    size = width
-    while size > 1 and library.llama_vocab_get_attr(vocab, size - 1) & _UNUSED:
-        size -= 1
-    return size
