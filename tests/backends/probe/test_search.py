@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from copyahead.backends.llama_cpp.cells import OrderedCells
 from copyahead.backends.llama_cpp.gguf import read_header
 from copyahead.backends.llama_cpp.load import LlamaSettings
+from copyahead.backends.llama_cpp.states import PinnedStates
 from copyahead.backends.probe import cache as probe_cache
 from copyahead.backends.probe import measure
 from copyahead.backends.probe import search as probe
@@ -27,6 +29,30 @@ from copyahead.types import Exactness
 from tests.tiny_models import write_plain
 
 QUICK = LlamaSettings(threads=2)
+
+
+ONE = LlamaSettings(threads=1)
+
+
+def pack_one_by_one(cells: OrderedCells, lengths: Sequence[int]) -> None:
+    """How cells were packed once: llama.cpp copies what the windows of a sequence still see."""
+    library, context = cells._library, cells._context
+    states = {}
+    for slot, length in enumerate(lengths):
+        if length > 0:
+            size = library.llama_state_seq_get_size(context, slot)
+            states[slot] = (ctypes.c_uint8 * size)()
+            library.llama_state_seq_get_data(context, states[slot], size, slot)
+    library.llama_memory_clear(cells._memory, False)
+    for slot, data in states.items():
+        library.llama_state_seq_set_data(context, data, len(data), slot)
+    cells._cursor, cells._must_pack = sum(lengths), False
+    cells._runs = [(-1, -1)] * len(lengths)
+
+
+def release_at_once(states: PinnedStates, slot: int, held: int, length: int) -> None:
+    """Gives an empty slot's cell up before another pass needs it."""
+    states._library.llama_memory_seq_rm(states._memory, slot, length or -1, -1)
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +103,27 @@ class TestMeasuring:
         assert result.exactness.rows < 65
         assert 0 < result.exactness.max_abs_diff < 1e-3
         assert not result.proven
+
+    def test_a_past_that_packing_loses_is_seen(
+        self, tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(OrderedCells, "_pack", pack_one_by_one)
+        found = measure.measure(
+            Request(path=str(tiny_models["sliding_window"]), settings=ONE, prefix=200)
+        )
+        assert found.rows == 65
+        assert not found.batched
+        assert found.max_abs_diff > 0.1
+
+    def test_a_snapshot_that_a_ragged_pass_loses_is_seen(
+        self, tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(PinnedStates, "_take_cells", lambda states: None)
+        monkeypatch.setattr(PinnedStates, "release", release_at_once)
+        found = measure.measure(Request(path=str(tiny_models["hybrid"]), settings=ONE, prefix=200))
+        assert found.rows == 65
+        assert not found.batched
+        assert found.max_abs_diff > 0.1
 
     def test_a_cut_context_shortens_the_prefix(self, tiny_models: dict[str, Path]) -> None:
         result = probe.probe(tiny_models["plain"], QUICK, prefix=5000)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
+from copyahead.backends.probe.ragged import RaggedPasses
 from copyahead.contracts import Capabilities, Logits, Part
 from copyahead.errors import CopyaheadError
 from copyahead.types import Token
@@ -38,8 +39,6 @@ _LONG_PASS = 16
 """Passes of at most `_SHORT_PASS` rows are timed twice a repeat, those of more than this once."""
 _PREFILL_ROWS = 512
 _SMALL_CHUNK = 100
-_ROLLBACKS = (0, 3, 7, 2)
-_DRAFT_ROWS = 8
 
 
 class MeasurementRequest(msgspec.Struct, frozen=True):
@@ -63,7 +62,8 @@ class Measurement(msgspec.Struct, frozen=True):
     max_abs_diff: float
     """Largest absolute difference of a logit."""
     batched: bool
-    """Whether small prefill chunks and neighbours in the pass changed no bit."""
+    """Whether small prefill chunks, neighbours in the pass, and cuts, forks and packed cells
+    changed no bit."""
     step_seconds: dict[int, float]
     """Median seconds of a pass, by its rows."""
     capabilities: Capabilities
@@ -183,7 +183,10 @@ class _Measurer:
                 self.times.setdefault(count, []).append(time.perf_counter() - begin)
 
     def _check_batched(self) -> bool:
-        """A prefix read in small chunks, then drafts with rollbacks, all beside neighbours."""
+        """A prefix read in small chunks from where it was cut, then passes beside neighbours."""
+        self.backend.pack()
+        self.backend.truncate(3, 0)
+        self.backend.forward([Part(3, 0, self.other[:3], 1)])
         self.backend.truncate(2, 0)
         begin = 0
         if self.backend.capabilities.can_fork:
@@ -191,26 +194,14 @@ class _Measurer:
             begin = self.prefix // 2
             self.backend.fork(0, 2, begin)
         same = self._same(self._prefill(2, _SMALL_CHUNK, begin), self.last)
-        self.backend.truncate(1, 0)
-        self.backend.truncate(3, 0)
-        done, neighbours = 0, [0, 0]
-        drafts = min(_DRAFT_ROWS, self.max_rows)
-        for number, keep in enumerate(_ROLLBACKS):
-            kept = min(keep, drafts - 1) + 1
-            wrong = [self.other[number]] * (drafts - kept)
-            rows = [*self.rest[done : done + kept], *wrong]
-            parts = [Part(2, self.prefix + done, rows, len(rows))]
-            for index, slot in enumerate((1, 3)):
-                # One neighbour reads a prompt, the other a few rows.
-                count = (60, 3)[index] if self.max_rows > 1 else 1
-                chunk = self.other[neighbours[index] : neighbours[index] + count]
-                parts.append(Part(slot, neighbours[index], chunk, 1))
-                neighbours[index] += count
-            logits = self.backend.forward(parts)[0][:kept]
-            same = self._same(logits, self.reference[done : done + kept]) and same
-            done += kept
-            self.backend.truncate(2, self.prefix + done)
-        return same
+        passes = RaggedPasses(
+            self.backend,
+            prefix=self.prefix,
+            rest=self.rest,
+            other=self.other,
+            same=lambda rows, at: self._same(rows, self.reference[at : at + len(rows)]),
+        )
+        return passes.check() and same
 
     def _check_many_sequences(self) -> None:
         """Whole blocks of several sequences in one pass: proves more rows than one has."""
