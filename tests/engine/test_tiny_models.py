@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from copyahead.backends.base import Part
 
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.config import LookupOptions
+from copyahead.contracts import Part
 from copyahead.engine import Completion, Request
 from copyahead.loading import make_engine
 from copyahead.sampling import SamplingOptions

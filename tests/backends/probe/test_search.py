@@ -109,7 +109,7 @@ class TestMeasuring:
     ) -> None:
         monkeypatch.setattr(OrderedCells, "_pack", pack_one_by_one)
         found = measure.measure(
-            Request(path=str(tiny_models["sliding_window"]), settings=ONE, prefix=200)
+            MeasurementRequest(path=str(tiny_models["sliding_window"]), settings=ONE, prefix=200)
         )
         assert found.rows == 65
         assert not found.batched
@@ -120,7 +120,9 @@ class TestMeasuring:
     ) -> None:
         monkeypatch.setattr(PinnedStates, "_take_cells", lambda states: None)
         monkeypatch.setattr(PinnedStates, "release", release_at_once)
-        found = measure.measure(Request(path=str(tiny_models["hybrid"]), settings=ONE, prefix=200))
+        found = measure.measure(
+            MeasurementRequest(path=str(tiny_models["hybrid"]), settings=ONE, prefix=200)
+        )
         assert found.rows == 65
         assert not found.batched
         assert found.max_abs_diff > 0.1

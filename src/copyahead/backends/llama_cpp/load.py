@@ -118,7 +118,7 @@ def _context_params(library: Any, model: Any, settings: LlamaSettings) -> Any:
     params.n_ctx = settings.parallel * room
     params.n_batch = params.n_ubatch = max_rows
     params.n_outputs_max = min(max_rows, settings.parallel * ROWS_PER_REQUEST)
-    # One sequence more, for cells given up (`llama_cells`).
+    # One sequence more, for cells given up (`cells`).
     params.n_seq_max = settings.parallel + (0 if recurrent else 1)
     params.n_threads = params.n_threads_batch = settings.threads
     params.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_ENABLED
