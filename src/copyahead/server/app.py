@@ -9,7 +9,6 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
-from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -19,6 +18,7 @@ from copyahead.server import tokens
 from copyahead.server.answers import json_response
 from copyahead.server.anthropic.messages import MessagesRoute, count_tokens
 from copyahead.server.anthropic.messages_input import CountTokensRequest, MessagesRequest
+from copyahead.server.bodies import BodyRoute
 from copyahead.server.errors import ApiError, ClientGone, api_error
 from copyahead.server.http.auth import ApiKeys, HostCheck, KeyCheck
 from copyahead.server.http.limits import BodyLimit
@@ -30,7 +30,7 @@ from copyahead.server.openai.responses_input import ResponsesRequest
 from copyahead.server.openai.wire import ChatRequest, CompletionRequest
 from copyahead.server.route import respond
 from copyahead.server.service import Service
-from copyahead.server.wire import RENAMES, field_names, now
+from copyahead.server.wire import RENAMES, now
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The request is wrong; `param` names the field."},
@@ -57,6 +57,8 @@ def make_app(service: Service, *, is_local: bool = False) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.router.route_class = BodyRoute
+    app.state.work = service.work
     _add_generation(app, service)
     _add_other_shapes(app, service)
     _add_tokens(app, service)
@@ -101,8 +103,8 @@ def _add_tokens(app: FastAPI, service: Service) -> None:
         return await tokens.tokenize(service, http, body)
 
     @app.post("/detokenize", responses=_ERRORS, response_class=Response)
-    async def detokenize(body: tokens.DetokenizeRequest) -> Response:
-        return await tokens.detokenize(service, body)
+    async def detokenize(body: tokens.DetokenizeRequest, http: HttpRequest) -> Response:
+        return await tokens.detokenize(service, http, body)
 
 
 def _add_status(app: FastAPI, service: Service) -> None:
@@ -139,16 +141,14 @@ def _add_status(app: FastAPI, service: Service) -> None:
 
 
 def _add_handlers(app: FastAPI, service: Service) -> None:
-    names = field_names()
-
     async def failed(http: HttpRequest, error: Exception) -> Response:
         if isinstance(error, ClientGone):
             return Response(status_code=499)
-        fault = _fault(error, names)
+        fault = _fault(error)
         service.report(error, fault)
         return json_response(fault.body(http.url.path), status=fault.status, headers=fault.headers)
 
-    for kind in (Exception, RequestValidationError, HTTPException):
+    for kind in (Exception, HTTPException):
         app.add_exception_handler(kind, failed)
     # Starlette sends what falls to the handler of `Exception` twice: as an answer, and as an
     # exception to the server's log. What is raised on purpose must not take that way.
@@ -162,40 +162,11 @@ def _expected() -> list[type[Exception]]:
     return [ClientGone, CopyaheadError, UnicodeEncodeError]
 
 
-def _fault(error: Exception, names: frozenset[str]) -> ApiError:
-    if isinstance(error, RequestValidationError):
-        return _wrong_value(error, names)
+def _fault(error: Exception) -> ApiError:
     if isinstance(error, HTTPException):
-        cause = error.__cause__
-        if isinstance(cause, ApiError):
-            return cause
-        if isinstance(cause, ValueError | RecursionError):
-            # The framework's own words for a body that it could not read.
-            is_deep = isinstance(cause, RecursionError)
-            reason = "is nested too deeply" if is_deep else "is not valid JSON in UTF-8"
-            return ApiError(f"the body {reason}", code="invalid_json")
         message = str(error.detail).lower() or "the request cannot be served"
         return ApiError(message, status=error.status_code, headers=error.headers)
     return api_error(error, RENAMES)
-
-
-def _wrong_value(error: RequestValidationError, names: frozenset[str]) -> ApiError:
-    """The first of a body's faults, by the name of its field."""
-    first = error.errors()[0]
-    place = first["loc"][1:]
-    if first["type"] == "json_invalid":
-        return ApiError("the body is not valid JSON", code="invalid_json")
-    # Names of a union's alternatives stand in the path too; numbers before them are items.
-    parts = [part for part in place if part in names or isinstance(part, int)]
-    param = ".".join(map(str, parts)) or None
-    what = str(first["msg"]).removeprefix("Input should").removeprefix("Value error,").strip()
-    verb = "must" if str(first["msg"]).startswith("Input should") else "is wrong:"
-    if first["type"] == "missing":
-        verb, what = "is", "missing"
-    if param is None:
-        what = "a JSON object, sent as application/json"
-        return ApiError(f"the body must be {what}", code="invalid_value")
-    return ApiError(f"{param} {verb} {what}", param=param, code="invalid_value")
 
 
 def _add_layers(app: FastAPI, service: Service, is_local: bool) -> None:

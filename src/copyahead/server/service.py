@@ -18,6 +18,7 @@ from copyahead.server.errors import ApiError
 from copyahead.server.generation import Generation, Outcome
 from copyahead.server.http.limits import Queue
 from copyahead.server.metrics import Metrics
+from copyahead.server.work import Work
 from copyahead.types import Token
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Service:
         )
         self.recorder: Recorder | None = None
         self.template = template
+        self.work = Work()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -94,15 +96,15 @@ class Service:
 
     async def encode(self, text: str) -> list[Token]:
         """Token ids of a prompt, computed in a thread."""
-        return await asyncio.to_thread(self.tokenizer.encode, text)
+        return await self.work.run(self.tokenizer.encode, text)
 
     async def chat_prompt(self, **conversation: Any) -> ChatPrompt:
         """A conversation rendered and tokenised, in a thread; see `chat.prompt.chat_prompt`."""
-        return await asyncio.to_thread(chat_prompt, self.template, self.tokenizer, **conversation)
+        return await self.work.run(chat_prompt, self.template, self.tokenizer, **conversation)
 
     async def encode_part(self, text: str) -> list[Token]:
         """Token ids of a text that is no prompt: no leading token, no control tokens."""
-        return await asyncio.to_thread(self.tokenizer.encode, text, special=False)
+        return await self.work.run(self.tokenizer.encode, text, special=False)
 
     def check_length(self, num_tokens: int, param: str) -> None:
         """Raise ApiError for a prompt that is longer than this server takes."""
@@ -150,6 +152,7 @@ class Service:
 
     def close(self) -> None:
         """End what runs and free the model. Idempotent."""
+        self.work.close()
         self.engine.close()
 
     def describe(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from pydantic import Field
@@ -36,17 +35,29 @@ class DetokenizeRequest(Wire):
 
 async def tokenize(service: Service, http: HttpRequest, body: TokenizeRequest) -> Response:
     """The token ids, how many they are, and how many the model takes."""
-    tokens = await while_connected(http, _tokens(service, body))
+
+    async def answer() -> Response:
+        tokens = await _tokens(service, body)
+        return await service.work.run(_tokenized, service, tokens, body.with_pieces)
+
+    return await while_connected(http, answer())
+
+
+def _tokenized(service: Service, tokens: list[Token], with_pieces: bool) -> Response:
     document: dict[str, Any] = {"tokens": tokens, "count": len(tokens)}
     document["max_model_len"] = service.capabilities.context_size
-    if body.with_pieces:
+    if with_pieces:
         document["pieces"] = [{"id": t, "piece": service.text([t])} for t in tokens]
     return json_response(document)
 
 
-async def detokenize(service: Service, body: DetokenizeRequest) -> Response:
+async def detokenize(service: Service, http: HttpRequest, body: DetokenizeRequest) -> Response:
     """The text, under both names that clients know it by."""
-    text = await asyncio.to_thread(service.text, body.tokens)
+    return await while_connected(http, service.work.run(_detokenized, service, body.tokens))
+
+
+def _detokenized(service: Service, tokens: list[Token]) -> Response:
+    text = service.text(tokens)
     return json_response({"content": text, "prompt": text})
 
 
@@ -57,4 +68,4 @@ async def _tokens(service: Service, body: TokenizeRequest) -> list[Token]:
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise ApiError("content is missing: give a text, or messages", param="content")
-    return await asyncio.to_thread(service.tokenizer.encode, text, special=body.add_special)
+    return await service.work.run(service.tokenizer.encode, text, special=body.add_special)

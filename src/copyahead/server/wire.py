@@ -12,13 +12,16 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import core_schema
 
 from copyahead.sampling import SamplingOptions
 from copyahead.server.errors import ApiError
 
+MAX_BIASES = 4096
+"""Entries of logit_bias."""
 MAX_STOPS = 16
 """Stop strings a request may give. OpenAI allows 4; agents send more."""
 
@@ -34,6 +37,23 @@ class Wire(BaseModel):
     """Base of everything that clients send."""
 
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        """No list is read beyond its first bad item: a fault takes a thousand times its room."""
+        schema = handler(source)
+        pending: list[Any] = [schema]
+        while pending:
+            one = pending.pop()
+            if isinstance(one, dict):
+                if one.get("type") == "list":
+                    one["fail_fast"] = True
+                pending += one.values()
+            elif isinstance(one, list | tuple):
+                pending += one
+        return schema
 
 
 class StreamOptions(Wire):
@@ -81,6 +101,18 @@ class ResponseFormat(Wire):
     json_schema: JsonSchema | None = None
 
 
+def _check_bias(given: Any) -> Any:
+    """Stop at the first bad entry; pydantic does so for lists only."""
+    if not isinstance(given, dict):
+        return given
+    if len(given) > MAX_BIASES:
+        raise ValueError(f"it holds {len(given)} tokens, and at most {MAX_BIASES} are allowed")
+    for token, bias in given.items():
+        if isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise ValueError(f"the bias of token {token[:20]} must be a number")
+    return given
+
+
 class SamplingFields(Wire):
     """How tokens are chosen; the same on every route. See `copyahead.sampling` for the ranges."""
 
@@ -95,7 +127,9 @@ class SamplingFields(Wire):
     dry_multiplier: float | None = None
     dry_base: float | None = None
     dry_allowed_length: int | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], BeforeValidator(_check_bias)] | None = Field(
+        None, description=f"At most {MAX_BIASES} tokens."
+    )
     seed: int | None = Field(None, description="Any whole number; taken modulo 2**32.")
 
     def sampling(self, *, default_temperature: float) -> SamplingOptions:

@@ -1,0 +1,127 @@
+"""From the bytes of a body to its model: in a thread, once, and up to the first fault.
+
+The framework would do so on the event loop and collect every fault: a list of a million wrong items
+costs gigabytes then. The framework still knows of the models, for the OpenAPI document.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Coroutine
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
+
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from copyahead.server.errors import ApiError, ClientGone
+from copyahead.server.http.streaming import while_connected
+from copyahead.server.wire import Wire, field_names
+from copyahead.server.work import Work, set_size
+
+MAX_VALUES = 1_000_000
+"""Numbers, texts, lists and objects that one body may hold. Each is small on the wire and may take
+two hundred bytes in memory."""
+
+Body = TypeVar("Body", bound=Wire)
+
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
+
+class BodyRoute(APIRoute):
+    """A route whose function takes `body`, which is read here, and `http`."""
+
+    def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
+        """What answers a request."""
+        if self.body_field is None:
+            return super().get_route_handler()
+        model = get_type_hints(self.endpoint)["body"]
+
+        async def answer(http: HttpRequest) -> Response:
+            body = await receive_body(http, model, http.app.state.work)
+            response: Response = await self.endpoint(body=body, http=http)
+            return response
+
+        return answer
+
+
+async def receive_body(http: HttpRequest, model: type[Body], work: Work) -> Body:
+    """The body of a request as a `model`; ApiError where it is none, ClientGone where the client
+    left before its end."""
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not (kind == "application/json" or re.fullmatch(r"application/.+\+json", kind)):
+        raise no_object()
+    try:
+        data = await http.body()
+    except ClientDisconnect:
+        raise ClientGone from None
+    set_size(len(data))
+    return await while_connected(http, work.run(read_body, data, model))
+
+
+def read_body(data: bytes, model: type[Body]) -> Body:
+    """`data` as a `model`; ApiError names the first fault."""
+    if not data:
+        raise no_object()
+    try:
+        text = data.decode("utf-8-sig")
+        check_size(text)
+        given = json.loads(text)
+    except RecursionError:
+        raise ApiError("the body is nested too deeply", code="invalid_json") from None
+    except ValueError as error:
+        if isinstance(error, ApiError):
+            raise
+        raise ApiError("the body is not valid JSON in UTF-8", code="invalid_json") from None
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise _wrong_value(error) from None
+
+
+def check_size(text: str) -> None:
+    """Raise ApiError where a JSON text holds too many values, before they are made."""
+    if _num_values(text) > MAX_VALUES and _num_values(_STRING.sub("", text)) > MAX_VALUES:
+        raise ApiError(
+            f"the body holds more than {MAX_VALUES} values: send texts instead of lists of "
+            "numbers, or less",
+            status=413,
+            code="body_too_large",
+        )
+
+
+def _num_values(text: str) -> int:
+    """No fewer than the values in a JSON text; punctuation in its strings is counted too."""
+    return 1 + sum(map(text.count, ",[{"))
+
+
+def no_object() -> ApiError:
+    """The refusal of a body that holds no fields at all."""
+    return ApiError(
+        "the body must be a JSON object, sent as application/json", code="invalid_value"
+    )
+
+
+def _wrong_value(error: ValidationError) -> ApiError:
+    """The first of a body's faults, by the name of its field."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    # Names of a union's alternatives stand in the path too; numbers before them are items.
+    names = _names()
+    parts = [part for part in first["loc"] if part in names or isinstance(part, int)]
+    param = ".".join(map(str, parts)) or None
+    if param is None:
+        return no_object()
+    what = str(first["msg"]).removeprefix("Input should").removeprefix("Value error,").strip()
+    verb = "must" if str(first["msg"]).startswith("Input should") else "is wrong:"
+    if first["type"] == "missing":
+        verb, what = "is", "missing"
+    return ApiError(f"{param} {verb} {what}", param=param, code="invalid_value")
+
+
+@cache
+def _names() -> frozenset[str]:
+    return field_names()

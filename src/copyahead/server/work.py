@@ -1,0 +1,73 @@
+"""Threads for what a request needs before its answer, so that nothing long is on the event loop.
+
+Such work holds the interpreter most of the time, so the loop and the engine's thread share it with
+every thread that runs. Requests with a large body therefore go one at a time, in a thread of their
+own, and those with a small one never wait for them. What has not begun when its client leaves
+never begins, and what has begun can ask (`check_wanted`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from copyahead.server.errors import ClientGone
+
+LARGE_BYTES = 1_000_000
+"""A body of more than this is a large one."""
+NUM_THREADS = 4
+"""For small ones. They wait for one another only where all of these are at work."""
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+_num_bytes = contextvars.ContextVar("num_bytes", default=0)
+_given_up = contextvars.ContextVar[threading.Event | None]("given_up", default=None)
+
+
+class Work:
+    """The threads of one server."""
+
+    def __init__(self) -> None:
+        self._small = ThreadPoolExecutor(NUM_THREADS, "copyahead-small")
+        self._large = ThreadPoolExecutor(1, "copyahead-large")
+
+    async def run(
+        self,
+        function: Callable[Given, Result],
+        /,
+        *arguments: Given.args,
+        **named: Given.kwargs,
+    ) -> Result:
+        """What `function` returns, from a thread for requests of this size; see `set_size`."""
+        pool = self._large if _num_bytes.get() > LARGE_BYTES else self._small
+        given_up = threading.Event()
+        context = contextvars.copy_context()
+        context.run(_given_up.set, given_up)
+        call = partial(context.run, function, *arguments, **named)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, call)
+        finally:
+            given_up.set()
+
+    def close(self) -> None:
+        """Begin nothing more. Idempotent."""
+        for pool in (self._small, self._large):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def set_size(num_bytes: int) -> None:
+    """Say how large the body of the request is that the running task serves."""
+    _num_bytes.set(num_bytes)
+
+
+def check_wanted() -> None:
+    """Raise ClientGone in a thread of `Work` where nobody waits for its result any more."""
+    given_up = _given_up.get()
+    if given_up is not None and given_up.is_set():
+        raise ClientGone

@@ -1,0 +1,142 @@
+"""Bodies: what a wrong one costs, what one may hold, and that reading one holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, get_args
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from copyahead.server import bodies
+from copyahead.server.anthropic.messages_input import MessagesRequest
+from copyahead.server.bodies import MAX_VALUES, check_size, read_body
+from copyahead.server.errors import ApiError, ClientGone
+from copyahead.server.openai.responses_input import ResponsesRequest
+from copyahead.server.openai.wire import ChatRequest, CompletionRequest
+from copyahead.server.tokens import DetokenizeRequest, TokenizeRequest
+from copyahead.server.wire import MAX_BIASES, Wire
+from copyahead.server.work import LARGE_BYTES, Work, check_wanted, set_size
+from tests.server.toys import running
+
+MODELS: tuple[type[Wire], ...] = (
+    ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, TokenizeRequest,
+    DetokenizeRequest,
+)  # fmt: skip
+
+
+def holds(annotation: Any, kind: type) -> bool:
+    return annotation is kind or any(holds(each, kind) for each in get_args(annotation)) or (
+        getattr(annotation, "__origin__", None) is kind
+    )  # fmt: skip
+
+
+FIELDS = [
+    (model, name, kind)
+    for model in MODELS
+    for name, field in model.model_fields.items()
+    for kind in (list, dict)
+    if holds(field.annotation, kind)
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "kind"), FIELDS, ids=lambda given: getattr(given, "__name__", given)
+)
+def test_a_list_is_not_read_beyond_its_first_bad_item(
+    model: type[Wire], name: str, kind: type
+) -> None:
+    for wrong in (object(), [object()] * 500, [[object()] * 500] * 500, {"role": [1] * 500}):
+        items = [wrong] * 500
+        given: Any = items if kind is list else {str(place): wrong for place in range(500)}
+        try:
+            model.model_validate({name: given})
+        except ValidationError as error:
+            faults = [each for each in error.errors() if each["loc"][0] == name]
+            assert len(faults) <= 20, f"{len(faults)} faults of one field were collected"
+
+
+def test_the_first_fault_is_named() -> None:
+    for body, param in (
+        (b'{"prompt": "x", "stop_token_ids": [1, null, null]}', "stop_token_ids.1"),
+        (b'{"prompt": "x", "logit_bias": {"1": 1, "2": "x"}}', "logit_bias"),
+        (b'{"prompt": [null, null]}', "prompt"),
+    ):
+        with pytest.raises(ApiError) as refusal:
+            read_body(body, CompletionRequest)
+        assert refusal.value.param == param
+    many = {str(token): 1 for token in range(MAX_BIASES + 1)}
+    with pytest.raises(ValidationError, match=f"at most {MAX_BIASES}"):
+        CompletionRequest.model_validate({"prompt": "x", "logit_bias": many})
+
+
+def test_a_body_has_a_limit_of_values_and_punctuation_in_texts_is_none() -> None:
+    check_size('{"content": "' + '\\",[{' * MAX_VALUES + '"}')
+    check_size("[0" + ",0" * (MAX_VALUES // 2) + "]")
+    for many in ("[0" + ",0" * MAX_VALUES + "]", "[" * (MAX_VALUES + 1), "{" * (MAX_VALUES + 1)):
+        with pytest.raises(ApiError, match=f"more than {MAX_VALUES} values") as refusal:
+            check_size(many)
+        assert refusal.value.status == 413
+
+
+def test_the_server_answers_while_a_body_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, permit = threading.Event(), threading.Event()
+
+    def read(text: str) -> None:
+        if "slow" in text:
+            reading.set()
+            assert permit.wait(timeout=30)
+
+    monkeypatch.setattr(bodies, "check_size", read)
+    with running() as server:
+        got: list[httpx.Response] = []
+        slow = threading.Thread(
+            target=lambda: got.append(
+                httpx.post(f"{server.url}/tokenize", json={"content": "slow"})
+            )
+        )
+        slow.start()
+        assert reading.wait(timeout=30)
+        # The body cannot be read to its end before the permit is given.
+        assert httpx.get(f"{server.url}/health").json() == {"status": "ok"}
+        assert httpx.post(f"{server.url}/tokenize", json={"content": "a"}).status_code == 200
+        permit.set()
+        slow.join(timeout=30)
+        assert got[0].status_code == 200
+
+
+async def test_small_bodies_do_not_wait_for_large_ones_and_what_nobody_wants_never_begins() -> None:
+    work, permit = Work(), threading.Event()
+    began: list[str] = []
+    ended: list[BaseException] = []
+
+    def large(name: str) -> None:
+        began.append(name)
+        assert permit.wait(timeout=30)
+        try:
+            check_wanted()
+        except ClientGone as gone:
+            ended.append(gone)
+
+    async def ask(name: str) -> None:
+        set_size(LARGE_BYTES + 1)
+        await work.run(large, name)
+
+    tasks = [asyncio.create_task(ask(name)) for name in ("first", "second", "third")]
+    while not began:
+        await asyncio.sleep(0.005)
+    assert await work.run(str.upper, "small") == "SMALL"
+    for task in tasks[:2]:
+        task.cancel()
+    await asyncio.wait(tasks[:2])
+    permit.set()
+    await tasks[2]
+    assert began == ["first", "third"]
+    assert len(ended) == 1
+    work.close()
+
+
+def test_outside_of_a_request_everything_is_wanted() -> None:
+    check_wanted()
