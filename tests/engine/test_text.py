@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copyahead.engine.text import TextStream
+from copyahead.engine.text import MAX_STOP_LENGTH, TextStream
 from copyahead.testing import TOY_PIECES, ToyTokenizer, rechunk
 
 TOKENIZER = ToyTokenizer()
@@ -138,6 +140,49 @@ def test_the_text_is_that_of_the_bytes_up_to_the_first_stop(
     decoder_text = _without_broken_end(whole)
     ends = [decoder_text.find(stop) for stop in stops if stop in decoder_text]
     assert text == (decoder_text[: min(ends)] if ends else decoder_text) or ends
+
+
+@given(
+    st.lists(st.text("ab", max_size=4), max_size=8),
+    st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3),
+    st.integers(0, 8),
+)
+def test_stop_strings_are_found_as_by_looking_everywhere(
+    pieces: list[str], stops: list[str], num_free: int
+) -> None:
+    tokenizer = ToyTokenizer([piece.encode() for piece in pieces])
+    stream, text, whole = TextStream(tokenizer, stops), "", ""
+    for token, piece in enumerate(pieces):
+        before, whole = len(whole), whole + piece
+        stopped = stream.push(token, may_stop=token >= num_free)
+        text += "".join(piece for piece, _ in stream.take())
+        ends = [n for n in range(before + 1, len(whole) + 1) if whole[:n].endswith((*stops,))]
+        if ends and token >= num_free:
+            longest = max(len(stop) for stop in stops if whole[: ends[0]].endswith(stop))
+            assert stopped
+            assert text == whole[: ends[0] - longest]
+            return
+        assert not stopped
+        # No more is held back than could still become a stop string.
+        held = max(n for n in range(6) if any(whole.endswith(s[:n]) for s in stops if n < len(s)))
+        assert text == whole[: len(whole) - held]
+
+
+def test_a_long_stop_string_costs_no_more_than_the_text() -> None:
+    stop = "a" * MAX_STOP_LENGTH
+    stream, calls = TextStream(TOKENIZER, [stop.replace("a", "c"), stop[1:] + "b"]), 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event.endswith("call")
+
+    sys.setprofile(count)
+    try:
+        for _ in range(2 * MAX_STOP_LENGTH):
+            stream.push(1)
+    finally:
+        sys.setprofile(None)
+    assert calls < 60 * MAX_STOP_LENGTH
 
 
 def _without_broken_end(data: bytes) -> str:

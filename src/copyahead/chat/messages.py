@@ -7,6 +7,7 @@ assistant's may hold `tool_calls` with their arguments as JSON text, and a tool'
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,13 +28,11 @@ def checked(messages: Sequence[Mapping[str, Any]]) -> Messages:
     """
     if not messages:
         raise RequestError("messages is empty: give at least one", field="messages")
-    plain: Messages = []
-    for place, message in enumerate(messages):
-        one = _checked(message, f"messages[{place}]")
-        if one["role"] == "system" and plain and all(m["role"] == "system" for m in plain):
-            plain[0]["content"] = _paragraphs(plain[0]["content"], one["content"])
-        else:
-            plain.append(one)
+    plain = [_checked(message, f"messages[{place}]") for place, message in enumerate(messages)]
+    systems = list(itertools.takewhile(lambda message: message["role"] == "system", plain))
+    if systems:
+        plain[0]["content"] = _paragraphs(*(message["content"] for message in systems))
+        del plain[1 : len(systems)]
     return _named_results(plain)
 
 
@@ -117,19 +116,19 @@ def with_system(messages: Messages, text: str) -> Messages:
 def folded_systems(messages: Messages) -> Messages:
     """System messages as the beginning of the user message after them."""
     folded: Messages = []
-    waiting = ""
+    waiting: list[str] = []
     for message in messages:
         if message["role"] == "system":
-            waiting = _paragraphs(waiting, message["content"])
-        elif message["role"] == "user" and waiting:
-            folded.append({**message, "content": _paragraphs(waiting, message["content"])})
-            waiting = ""
+            waiting.append(message["content"])
+            continue
+        content, waiting = _paragraphs(*waiting), []
+        if content and message["role"] == "user":
+            folded.append({**message, "content": _paragraphs(content, message["content"])})
         else:
-            if waiting:
-                folded.append({"role": "user", "content": waiting})
-                waiting = ""
+            folded += [{"role": "user", "content": content}] if content else []
             folded.append(message)
-    return [*folded, {"role": "user", "content": waiting}] if waiting else folded
+    content = _paragraphs(*waiting)
+    return [*folded, {"role": "user", "content": content}] if content else folded
 
 
 def calls_as_text(messages: Messages, form: ToolFormat) -> Messages:
@@ -150,18 +149,12 @@ def calls_as_text(messages: Messages, form: ToolFormat) -> Messages:
 def results_as_text(messages: Messages) -> Messages:
     """Results of tools as user messages, those in a row as one."""
     shown: Messages = []
-    after_result = False
-    for message in messages:
-        is_result = message["role"] == "tool"
+    for is_result, group in itertools.groupby(messages, lambda m: bool(m["role"] == "tool")):
         if is_result:
-            text = f"Result of {message.get('name', 'the call')}:\n{message['content']}"
-            if after_result:
-                shown[-1]["content"] += "\n\n" + text
-            else:
-                shown.append({"role": "user", "content": text})
+            texts = [f"Result of {m.get('name', 'the call')}:\n{m['content']}" for m in group]
+            shown.append({"role": "user", "content": "\n\n".join(texts)})
         else:
-            shown.append(message)
-        after_result = is_result
+            shown += group
     return shown
 
 
@@ -216,16 +209,17 @@ def relaxed(messages: Messages) -> Messages:
     """For templates that insist on turns: a later system message is the user's, and neighbours
     of one role are one message."""
     merged: Messages = []
+    texts: list[list[str]] = []
     for place, message in enumerate(messages):
         one = dict(message)
         if place and one["role"] == "system":
             one["role"] = "user"
-        last = merged[-1] if merged else None
-        if last is not None and _can_join(last, one):
-            last["content"] = _paragraphs(last["content"], one["content"])
+        if merged and _can_join(merged[-1], one):
+            texts[-1].append(one["content"])
         else:
             merged.append(one)
-    return merged
+            texts.append([one["content"]])
+    return [{**m, "content": _paragraphs(*t)} for m, t in zip(merged, texts, strict=True)]
 
 
 def _can_join(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
@@ -233,5 +227,6 @@ def _can_join(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     return first["role"] == second["role"] in ("user", "assistant") and not called
 
 
-def _paragraphs(first: str, second: str) -> str:
-    return "\n\n".join(filter(None, (first, second)))
+def _paragraphs(*texts: str) -> str:
+    """All of them at once: joined one by one, many would be copied over and over."""
+    return "\n\n".join(filter(None, texts))

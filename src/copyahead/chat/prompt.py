@@ -7,7 +7,7 @@ completions first.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,13 +64,16 @@ def chat_prompt(
     schema: Json | bool | None = None,
     template_options: Mapping[str, Any] | None = None,
     prefill: str = "",
+    check: Callable[[], None] = lambda: None,
 ) -> ChatPrompt:
     """Render and tokenise a conversation. Raises RequestError.
 
     `messages`, `tools` and `tool_choice` are in the shape of OpenAI's chat completions, and checked
     here. `schema`: the JSON schema that the answer has to follow; None where it is free.
     `prefill`: the beginning of the answer, which the model goes on with; it has then thought.
+    `check`: called between the longer parts of the work, which it may end by raising.
     """
+    check()
     checked = check_tools(tools)
     selection = select_tools(checked, tool_choice)
     # A grammar holds the model to one of them, so all are shown: the next turn's prompt, with
@@ -78,6 +81,7 @@ def chat_prompt(
     shown = checked if selection.must_call else selection.tools
     options = {k: v for k, v in (template_options or {}).items() if k not in _TAKEN}
     rendered = template.prompt(messages, shown or None, **options)
+    check()
     if prefill and opens_reasoning(rendered.text, template.markers):
         rendered += RenderedPrompt(f"{template.markers.end}\n\n")
     rendered += template.controls.literal(prefill)
@@ -87,6 +91,7 @@ def chat_prompt(
     constraint, constrained_by = _constraint(
         schema, selection, template.tool_format, parallel=parallel, opened=opened
     )
+    check()
     return ChatPrompt(
         tokens=template.controls.encode(tokenizer, rendered),
         markers=template.markers,

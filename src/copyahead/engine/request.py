@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from copyahead.contracts import Capabilities
-from copyahead.engine.text import Run
+from copyahead.engine.text import MAX_STOP_LENGTH, Run
 from copyahead.errors import ContextOverflowError, RequestError
 from copyahead.ranges import Range, check_ranges
 from copyahead.sampling import SamplingOptions
@@ -18,6 +18,7 @@ from copyahead.types import FinishReason, Token
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
+MAX_STOP_TOKENS = 1000
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,9 +31,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: Annotated[int, Range(0)] = 0
     """No end token, stop token or stop string ends the answer before this many tokens."""
     stop: tuple[str, ...] = ()
-    """The answer ends before the first of these texts; it is not part of the answer."""
+    """The answer ends before the first of these texts, each of at most 1000 characters; it is not
+    part of the answer."""
     stop_token_ids: tuple[Token, ...] = ()
-    """The answer ends with the first of these ids; it is counted, and has no text."""
+    """The answer ends with the first of these ids, at most 1000; it is counted, and has no text."""
     ignore_eos: bool = False
     """Go on past the model's own end tokens."""
     n: Annotated[int, Range(1, MAX_CHOICES)] = 1
@@ -137,16 +139,11 @@ def check_request(request: Request, capabilities: Capabilities, vocab_size: int)
         raise RequestError("prompt is empty: give at least one token", field="prompt")
     if len(prompt) >= limit:
         raise ContextOverflowError(len(prompt), limit)
+    _check_lengths(request, limit)
     _check_ids("prompt", prompt, vocab_size)
     _check_ids("stop_token_ids", request.stop_token_ids, vocab_size)
     _check_ids("logit_bias", tuple(request.sampling.logit_bias), vocab_size)
     _check_ids("prediction", request.prediction, vocab_size)
-    if len(request.prediction) > limit:
-        raise RequestError(
-            f"prediction is {len(request.prediction)} tokens, and an answer has at most {limit}: "
-            "shorten it",
-            field="prediction",
-        )
     check_ranges(request, RequestError)
     if request.max_tokens is not None and request.min_tokens > request.max_tokens:
         raise RequestError(
@@ -156,6 +153,24 @@ def check_request(request: Request, capabilities: Capabilities, vocab_size: int)
     _check_texts(request)
     if request.json_schema is not None and request.grammar is not None:
         raise RequestError("json_schema and grammar exclude each other", field="grammar")
+
+
+def _check_lengths(request: Request, context_size: int) -> None:
+    """Before any item is looked at, which would hold up the others that the engine serves."""
+    for field in ("prediction", "stop_token_ids"):
+        _check_is_list(field, getattr(request, field))
+    num_predicted, num_stops = len(request.prediction), len(request.stop_token_ids)
+    if num_predicted > context_size:
+        raise RequestError(
+            f"prediction is {num_predicted} tokens, and an answer has at most {context_size}: "
+            "shorten it",
+            field="prediction",
+        )
+    if num_stops > MAX_STOP_TOKENS:
+        raise RequestError(
+            f"stop_token_ids holds {num_stops} ids, and at most {MAX_STOP_TOKENS} are allowed",
+            field="stop_token_ids",
+        )
 
 
 def _check_kinds(request: Request) -> None:
@@ -181,6 +196,12 @@ def _check_texts(request: Request) -> None:
         raise RequestError(f"stop must be a list of texts, not {stop!r}", field="stop")
     if "" in stop:
         raise RequestError("stop must not hold an empty text: leave it out", field="stop")
+    longest = max(map(len, stop), default=0)
+    if longest > MAX_STOP_LENGTH:
+        raise RequestError(
+            f"stop holds a text of {longest} characters, and at most {MAX_STOP_LENGTH} are allowed",
+            field="stop",
+        )
     for field in ("json_schema", "grammar"):
         try:
             (getattr(request, field) or "").encode()

@@ -4,12 +4,17 @@ Nothing here knows how tokens were grouped into rounds: `push` takes one token, 
 cutting of a sequence into steps gives the same text, the same deltas joined, and the same stop.
 Text is held back only while it is part of a character or could still become a stop string.
 A character that is incomplete when the request ends is dropped: no broken one is ever shown.
+
+The work is linear in the text, whatever the stop strings are: every one is looked for with the
+automaton of Knuth, Morris and Pratt, which looks at no character twice.
 """
 
 from __future__ import annotations
 
 import codecs
+from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 
 from copyahead.contracts import Tokenizer
 from copyahead.types import Token
@@ -18,16 +23,21 @@ Run = tuple[str, bool]
 """A stretch of text, and whether the tokens that completed it were copied."""
 
 
+MAX_STOP_LENGTH = 1000
+"""Characters that a stop string may have."""
+
+
 class TextStream:
     """The text of one answer, with its stop strings."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self._token_bytes = tokenizer.token_bytes
-        self._stops = tuple(stop)
+        self._stops = [_Stop(text) for text in stop]
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held: list[Run] = []
-        self._held_text = ""
-        self._ready: list[Run] = []
+        self._held: deque[Run] = deque()
+        self._num_held = 0
+        """Characters of `_held`."""
+        self._ready: list[tuple[list[str], bool]] = []
 
     def push(self, token: Token, *, copied: bool = False, may_stop: bool = True) -> bool:
         """Add a token's text; True when a stop string is complete.
@@ -43,61 +53,84 @@ class TextStream:
             self._show(piece, copied)
             return False
         self._held.append((piece, copied))
-        self._held_text += piece
-        if may_stop:
-            end = self._stop_start(len(piece))
-            if end is not None:
-                self._release(end)
-                self._held, self._held_text = [], ""
-                return True
-        self._release(len(self._held_text) - self._live_prefix())
+        self._num_held += len(piece)
+        found = [(end, -stop.length) for stop in self._stops if (end := stop.find(piece))]
+        if found and may_stop:
+            # The one that is complete first; of several that end there, the longest.
+            end, minus_length = min(found)
+            self._release(self._num_held - len(piece) + end + minus_length)
+            self._held.clear()
+            self._num_held = 0
+            return True
+        self._release(self._num_held - max(stop.num_matched for stop in self._stops))
         return False
 
     def take(self) -> tuple[Run, ...]:
         """What may be shown and has not been taken yet."""
-        runs, self._ready = tuple(self._ready), []
+        runs = tuple(("".join(pieces), copied) for pieces, copied in self._ready)
+        self._ready = []
         return runs
 
     def finish(self) -> None:
         """The request has ended without a stop string: release what was held for one."""
-        self._release(len(self._held_text))
-
-    def _stop_start(self, num_new: int) -> int | None:
-        """Where the stop string that is complete first begins in the held text."""
-        first: tuple[int, int] | None = None
-        for stop in self._stops:
-            old = len(self._held_text) - num_new
-            start = self._held_text.find(stop, max(0, old - len(stop) + 1))
-            if start >= 0:
-                found = (start + len(stop), start)
-                first = found if first is None else min(first, found)
-        return None if first is None else first[1]
-
-    def _live_prefix(self) -> int:
-        """Length of the longest end of the held text that begins some stop string."""
-        longest = 0
-        for stop in self._stops:
-            for length in range(min(len(stop) - 1, len(self._held_text)), longest, -1):
-                if self._held_text.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest
+        self._release(self._num_held)
 
     def _release(self, count: int) -> None:
         """Move the first `count` held characters to what may be shown."""
-        self._held_text = self._held_text[count:]
+        self._num_held -= count
         while count > 0:
-            piece, copied = self._held[0]
-            if len(piece) <= count:
-                self._held.pop(0)
-            else:
-                self._held[0] = (piece[count:], copied)
+            piece, copied = self._held.popleft()
+            if len(piece) > count:
+                self._held.appendleft((piece[count:], copied))
                 piece = piece[:count]
             count -= len(piece)
             self._show(piece, copied)
 
     def _show(self, piece: str, copied: bool) -> None:
         if self._ready and self._ready[-1][1] == copied:
-            self._ready[-1] = (self._ready[-1][0] + piece, copied)
+            self._ready[-1][0].append(piece)
         else:
-            self._ready.append((piece, copied))
+            self._ready.append(([piece], copied))
+
+
+class _Stop:
+    """How much of one stop string the text ends with."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.length = len(text)
+        self._borders = _borders(text)
+        self.num_matched = 0
+        """Length of the longest beginning of the stop string, short of all, that the text ends
+        with."""
+
+    def find(self, piece: str) -> int:
+        """Add `piece` to the text: how much of it completes the stop string first, or 0.
+
+        All of it is added, whatever is found.
+        """
+        text, matched, end = self._text, self.num_matched, 0
+        if not matched and text[0] not in piece:
+            return 0
+        for place, char in enumerate(piece, start=1):
+            while matched and text[matched] != char:
+                matched = self._borders[matched]
+            if text[matched] == char:
+                matched += 1
+                if matched == self.length:
+                    end = end or place
+                    matched = self._borders[matched]
+        self.num_matched = matched
+        return end
+
+
+@lru_cache(maxsize=1024)
+def _borders(text: str) -> tuple[int, ...]:
+    """For each length of a beginning of `text`: the longest shorter one that it ends with."""
+    borders = [0, 0]
+    for char in text[1:]:
+        length = borders[-1]
+        while length and text[length] != char:
+            length = borders[length]
+        borders.append(length + 1 if text[length] == char else 0)
+    return tuple(borders)

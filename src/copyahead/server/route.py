@@ -83,8 +83,7 @@ async def respond(
     """Answer one request of `route`."""
     names = route.field_names
     try:
-        body.check()
-        prompt = await while_connected(http, service.chat_prompt(**route.conversation(body)))
+        prompt = await while_connected(http, service.chat_prompt(lambda: _read(route, body)))
         names = prompt.field_names(names)
         request = await make_request(
             service,
@@ -104,3 +103,8 @@ async def respond(
         return await route.answer(exchange).respond(http, body)
     except CopyaheadError as error:
         raise api_error(error, names) from error
+
+
+def _read(route: ChatRoute[Body], body: Body) -> dict[str, Any]:
+    body.check()
+    return route.conversation(body)

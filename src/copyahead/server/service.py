@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +18,7 @@ from copyahead.server.errors import ApiError
 from copyahead.server.generation import Generation, Outcome
 from copyahead.server.http.limits import Queue
 from copyahead.server.metrics import Metrics
-from copyahead.server.work import Work
+from copyahead.server.work import Work, check_wanted
 from copyahead.types import Token
 
 if TYPE_CHECKING:
@@ -94,13 +94,14 @@ class Service:
         """What the backend can do."""
         return self.backend.capabilities
 
-    async def encode(self, text: str) -> list[Token]:
-        """Token ids of a prompt, computed in a thread."""
-        return await self.work.run(self.tokenizer.encode, text)
+    async def chat_prompt(self, read: Callable[[], Mapping[str, Any]]) -> ChatPrompt:
+        """A conversation rendered and tokenised, in a thread. `read`, called there: the arguments
+        of `chat.prompt.chat_prompt`."""
 
-    async def chat_prompt(self, **conversation: Any) -> ChatPrompt:
-        """A conversation rendered and tokenised, in a thread; see `chat.prompt.chat_prompt`."""
-        return await self.work.run(chat_prompt, self.template, self.tokenizer, **conversation)
+        def make() -> ChatPrompt:
+            return chat_prompt(self.template, self.tokenizer, check=check_wanted, **read())
+
+        return await self.work.run(make)
 
     async def encode_part(self, text: str) -> list[Token]:
         """Token ids of a text that is no prompt: no leading token, no control tokens."""

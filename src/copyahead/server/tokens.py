@@ -63,8 +63,11 @@ def _detokenized(service: Service, tokens: list[Token]) -> Response:
 
 async def _tokens(service: Service, body: TokenizeRequest) -> list[Token]:
     if body.messages is not None:
-        messages = [message.model_dump(exclude_none=True) for message in body.messages]
-        return (await service.chat_prompt(messages=messages)).tokens
+        messages = body.messages
+        prompt = await service.chat_prompt(
+            lambda: {"messages": [message.model_dump(exclude_none=True) for message in messages]}
+        )
+        return prompt.tokens
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise ApiError("content is missing: give a text, or messages", param="content")

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import core_schema
 
+from copyahead.engine.text import MAX_STOP_LENGTH
 from copyahead.sampling import SamplingOptions
 from copyahead.server.errors import ApiError
 
@@ -188,7 +189,20 @@ class CommonFields(SamplingFields):
                 param="stop",
                 code="invalid_value",
             )
+        check_stop_lengths(stops, "stop")
         return stops
+
+
+def check_stop_lengths(stops: Sequence[str], param: str) -> None:
+    """Raise ApiError for a stop string that is too long."""
+    longest = max(map(len, stops), default=0)
+    if longest > MAX_STOP_LENGTH:
+        raise ApiError(
+            f"{param} holds a text of {longest} characters, and at most {MAX_STOP_LENGTH} are "
+            "allowed",
+            param=param,
+            code="invalid_value",
+        )
 
 
 def new_id(prefix: str) -> str:

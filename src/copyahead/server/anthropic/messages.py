@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from starlette.requests import Request as HttpRequest
@@ -68,8 +69,8 @@ class MessagesRoute(ChatRoute[MessagesRequest]):
 async def count_tokens(service: Service, http: HttpRequest, body: CountTokensRequest) -> Response:
     """How many tokens the prompt of a request has."""
     try:
-        conversation = MessagesRoute().conversation(body)
-        prompt = await while_connected(http, service.chat_prompt(**conversation))
+        read = partial(MessagesRoute().conversation, body)
+        prompt = await while_connected(http, service.chat_prompt(read))
     except CopyaheadError as error:
         raise api_error(error, FIELD_NAMES) from error
     return json_response({"input_tokens": len(prompt.tokens)})

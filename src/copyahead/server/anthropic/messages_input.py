@@ -18,6 +18,7 @@ from copyahead.server.wire import (
     JsonSchema,
     ResponseFormat,
     Wire,
+    check_stop_lengths,
     not_supported,
     text_field,
 )
@@ -101,6 +102,7 @@ class MessagesRequest(AnthropicConversation):
                 param="stop_sequences",
                 code="invalid_value",
             )
+        check_stop_lengths(sequences, "stop_sequences")
         return (*sequences, *super().stops)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -19,6 +20,7 @@ from copyahead.server.openai.logprobs import CompletionLogprobs, join
 from copyahead.server.openai.wire import CompletionRequest
 from copyahead.server.service import Service
 from copyahead.server.wire import RENAMES, budget, new_id, schema_of
+from copyahead.server.work import check_wanted
 from copyahead.types import Token
 
 
@@ -27,11 +29,14 @@ async def completions(
 ) -> Response:
     """Answer one completion request."""
     _check(body)
-    prompts = await while_connected(http, _prompts(service, body))
-    requests = [await _request(service, body, prompt, tenant) for prompt in prompts]
-    _check_total(requests)
-    echoes = [service.text(prompt, "prompt") if body.echo else "" for prompt in prompts]
-    per_prompt = requests[0].n
+    prompts, echoes = await while_connected(http, service.work.run(_prompts, service, body))
+    for prompt in prompts:
+        service.check_length(len(prompt), "prompt")
+    first = await while_connected(http, _request(service, body, prompts[0], tenant))
+    requests = [msgspec.structs.replace(first, prompt=prompt) for prompt in prompts]
+    per_prompt = first.n
+    _check_total(len(prompts) * per_prompt, len(prompts))
+    _check_echoes(sum(map(len, echoes)) * per_prompt, service)
     choices = [
         CompletionChoice(service, body, index, echoes[index // per_prompt])
         for index in range(len(prompts) * per_prompt)
@@ -62,40 +67,54 @@ def _check(body: CompletionRequest) -> None:
         )
 
 
-def _check_total(requests: Sequence[Request]) -> None:
-    total = sum(request.n for request in requests)
-    if total > MAX_CHOICES:
+def _check_total(num_answers: int, num_prompts: int) -> None:
+    if num_answers > MAX_CHOICES:
         raise ApiError(
-            f"prompt holds {len(requests)} prompts, with n that is {total} answers, and one "
+            f"prompt holds {num_prompts} prompts, with n that is {num_answers} answers, and one "
             f"request may ask for {MAX_CHOICES}",
             param="prompt",
             code="invalid_value",
         )
 
 
-async def _prompts(service: Service, body: CompletionRequest) -> list[list[Token]]:
-    """The prompts as token ids; ApiError for an empty list."""
-    given = body.prompt
-    if isinstance(given, str):
-        return [await service.encode(given)]
-    if not given:
-        raise ApiError("prompt is empty: give at least one", param="prompt", code="invalid_value")
-    if len(given) > MAX_CHOICES and not isinstance(given[0], int):
+def _check_echoes(num_characters: int, service: Service) -> None:
+    """Refuse to repeat more than a client may send."""
+    limit = service.limits.max_body_bytes
+    if num_characters > limit:
         raise ApiError(
-            f"prompt holds {len(given)} prompts, and one request may ask for {MAX_CHOICES}",
+            f"echo would repeat {num_characters} characters, and at most {limit} are allowed: ask "
+            "for fewer answers",
+            param="echo",
+            code="invalid_value",
+        )
+
+
+def _prompts(service: Service, body: CompletionRequest) -> tuple[list[list[Token]], list[str]]:
+    """The prompts as token ids, and the text of each that is echoed; ApiError for an empty list."""
+    prompts = [_tokens(service, prompt) for prompt in _given(body.prompt)]
+    return prompts, [service.text(prompt, "prompt") if body.echo else "" for prompt in prompts]
+
+
+def _given(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | list[Token]]:
+    """Each of the prompts, as a text or as token ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise ApiError("prompt is empty: give at least one", param="prompt", code="invalid_value")
+    if isinstance(prompt[0], int):
+        return [prompt]
+    if len(prompt) > MAX_CHOICES:
+        raise ApiError(
+            f"prompt holds {len(prompt)} prompts, and one request may ask for {MAX_CHOICES}",
             param="prompt",
             code="invalid_value",
         )
-    prompts: list[list[Token]] = []
-    ids: list[Token] = []
-    for item in given:
-        if isinstance(item, str):
-            prompts.append(await service.encode(item))
-        elif isinstance(item, int):
-            ids.append(item)
-        else:
-            prompts.append(item)
-    return prompts or [ids]
+    return cast(list[str], prompt)
+
+
+def _tokens(service: Service, prompt: str | list[Token]) -> list[Token]:
+    check_wanted()
+    return service.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
 
 async def _request(
