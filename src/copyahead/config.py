@@ -104,6 +104,15 @@ class Limits:
     """Answers that may wait for a slot; with more, a request is refused with status 429."""
     queue_seconds: Annotated[float, Range(0.0, above=True)] = 60.0
     """Longest wait for a slot; after it the request is refused with status 429."""
+    max_connections: Annotated[int, Range(1)] = 512
+    """Most connections at a time; fewer where the process may not open that many files. With more,
+    the one whose client has let the server wait for longest is closed."""
+    header_seconds: Annotated[float, Range(0.0, above=True)] = 20.0
+    """How long a client may take to send the headers of a request."""
+    body_seconds: Annotated[float, Range(0.0, above=True)] = 60.0
+    """How long a client may take to send the body of a request; after it, status 408."""
+    unread_seconds: Annotated[float, Range(0.0, above=True)] = 30.0
+    """How long a client may read nothing of what is sent to it; then it is cut off."""
     keepalive_seconds: Annotated[float, Range(0.0)] = 10.0
     """A comment is sent on a stream that was silent for this long; 0 sends none."""
     shutdown_seconds: Annotated[float, Range(0.0)] = 30.0

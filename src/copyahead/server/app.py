@@ -172,7 +172,7 @@ def _fault(error: Exception) -> ApiError:
 def _add_layers(app: FastAPI, service: Service, is_local: bool) -> None:
     """From the inside out: the body's limit, the key, the host, CORS."""
     options = service.options
-    app.add_middleware(BodyLimit, max_bytes=service.limits.max_body_bytes)
+    app.add_middleware(BodyLimit, limits=service.limits)
     app.add_middleware(KeyCheck, keys=ApiKeys(options.api_keys))
     if is_local and not (options.api_keys or options.cors_origins or options.open_to_network):
         app.add_middleware(HostCheck)

@@ -1,7 +1,8 @@
 """The running requests behind one HTTP request: one queue of chunks, one end.
 
-A generation takes a place in the queue when it is made and gives it back in `close`, which also
-cancels whatever still runs, counts, and writes the log line.
+A generation takes a place in the queue when it is made, and gives it back when its last answer has
+been written, whether or not the client has read it. `close` cancels whatever still runs, counts,
+and writes the log line.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from copyahead.server.errors import ApiError
 from copyahead.server.http.limits import Queue, too_busy
 from copyahead.stats import CopyStats
 from copyahead.types import FinishReason
+
+MAX_UNREAD = 16_384
+"""Chunks that are kept for a client that reads more slowly than they are written."""
 
 
 class Written(msgspec.Struct):
@@ -87,6 +91,8 @@ class Generation:
         self._written = [Written() for _ in range(self._num_answers if keep_tokens else 0)]
         self._failure: BaseException | None = None
         self._closed = False
+        self._is_queued = True
+        self._holds_slot = False
         self._items: asyncio.Queue[tuple[int, Chunk] | BaseException] = asyncio.Queue()
         self._streams: list[Stream] = [engine.generate(request) for request in requests]
         self._tasks = [asyncio.create_task(self._pump(*item)) for item in self._offsets()]
@@ -135,10 +141,16 @@ class Generation:
         self._closed = True
         for task in self._tasks:
             task.cancel()
+        self._end()
+        self._done(self, self._outcome())
+
+    def _end(self) -> None:
+        """Nothing more is written: cancel what still runs, and give the place back. Idempotent."""
         for stream in self._streams:
             stream.close()
-        self._queue.leave(self._num_answers, ran=self._started_at is not None)
-        self._done(self, self._outcome())
+        if self._is_queued:
+            self._is_queued = False
+            self._queue.leave(self._num_answers, ran=self._holds_slot)
 
     def _offsets(self) -> list[tuple[Stream, int]]:
         places, place = [], 0
@@ -150,8 +162,10 @@ class Generation:
     async def _pump(self, stream: Stream, offset: int) -> None:
         try:
             async for chunk in stream:
-                self._note(offset + chunk.index, chunk)
+                if self._items.qsize() >= MAX_UNREAD:
+                    raise _unread()
                 self._items.put_nowait((offset + chunk.index, chunk))
+                self._note(offset + chunk.index, chunk)
         except Exception as error:
             self._fail(error)
 
@@ -163,13 +177,13 @@ class Generation:
                 await self._any_started()
         except TimeoutError:
             self._fail(too_busy(f"no slot became free in {self._limits.queue_seconds:g} seconds"))
-            for stream in self._streams:
-                stream.close()
         except Exception as error:
             self._fail(error)
         else:
             self._started_at = time.perf_counter()
-            self._queue.num_running += 1
+            if self._is_queued:
+                self._holds_slot = True
+                self._queue.num_running += 1
 
     async def _any_started(self) -> None:
         waits = [asyncio.ensure_future(stream.started()) for stream in self._streams]
@@ -184,6 +198,7 @@ class Generation:
         if self._failure is None:
             self._failure = error
             self._items.put_nowait(error)
+            self._end()
 
     def _note(self, index: int, chunk: Chunk) -> None:
         at = time.perf_counter()
@@ -197,6 +212,8 @@ class Generation:
             self._last_chunk_at[index] = at
         if chunk.finish_reason is not None:
             self._reasons[index] = str(chunk.finish_reason)
+            if None not in self._reasons:
+                self._end()
 
     def _outcome(self) -> Outcome:
         missing = "cancelled"
@@ -215,6 +232,14 @@ class Generation:
             gaps=self._gaps,
             written=self._written,
         )
+
+
+def _unread() -> ApiError:
+    return ApiError(
+        f"the client has left {MAX_UNREAD} chunks unread: read the stream faster",
+        status=408,
+        code="client_too_slow",
+    )
 
 
 def _read(stream: Stream) -> CopyStats:

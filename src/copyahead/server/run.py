@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -13,11 +14,17 @@ import uvicorn
 from copyahead.errors import ConfigError
 from copyahead.server.app import make_app
 from copyahead.server.http.auth import is_loopback
+from copyahead.server.http.connections import AcceptErrors, Connection, Connections
 from copyahead.server.service import Service
 
 _LAST_WORDS_SECONDS = 5
 """Given to streams that were cut off, to send their error."""
 _POLL_SECONDS = 0.1
+_SEND_BYTES = 128 * 1024
+"""What the system holds of an answer that its client has not read. It says that a client reads only
+when much of that has gone: of the megabytes that it would hold, a slow one takes minutes."""
+_BACKLOG = 1024
+"""Connections that the system keeps until they are taken."""
 
 
 class Server(uvicorn.Server):
@@ -27,15 +34,28 @@ class Server(uvicorn.Server):
     gets an error frame and not a broken connection.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, connections: Connections) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._connections = service, connections
         self._hurried = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop, or hurry. uvicorn would raise the signal once more when it has ended."""
         self._hurried = self.should_exit
         self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take connections."""
+        asyncio.get_running_loop().set_exception_handler(AcceptErrors(self._connections))
+        await super().startup(sockets)
+        for listening in sockets or ():
+            # asyncio listens with the backlog by which it also takes connections: one at a time.
+            listening.listen(_BACKLOG)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second; True ends the server."""
+        self._connections.close_overdue()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop taking connections, wait, close the engine."""
@@ -59,8 +79,16 @@ class Server(uvicorn.Server):
 
 def make_server(service: Service, bound: socket.socket) -> Server:
     """A server to be run on the listening socket `bound`: `server.run(sockets=[bound])`."""
+    connections = Connections(service.limits)
     config = uvicorn.Config(
         make_app(service, is_local=is_loopback(bound.getsockname()[0])),
+        # How these two take connections and hold what is unread is what `connections` knows.
+        http=partial(Connection, connections=connections),  # type: ignore[arg-type]
+        loop="asyncio",
+        ws="none",
+        # When no file can be opened, asyncio tries, fails and plans to try again once for each of
+        # the backlog.
+        backlog=1,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -68,7 +96,7 @@ def make_server(service: Service, bound: socket.socket) -> Server:
         timeout_graceful_shutdown=int(service.limits.shutdown_seconds) + 3 * _LAST_WORDS_SECONDS,
         timeout_keep_alive=75,
     )
-    return Server(config, service)
+    return Server(config, service, connections)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -76,9 +104,10 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
     try:
         bound.bind((host.strip("[]"), port))
-        bound.listen(1024)
+        bound.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         bound.close()
         reason = getattr(error, "strerror", None) or str(error)

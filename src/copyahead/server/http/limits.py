@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.types import ASGIApp, Message, Receive, Scope
 
 from copyahead.config import Limits
@@ -51,37 +53,59 @@ def too_busy(reason: str, retry_after: int = 5) -> ApiError:
 
 
 class BodyLimit(Layer):
-    """Refuses a body that is too large, before it is read into memory."""
+    """Refuses a body that is too large, before it is read into memory, or that does not come."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
         super().__init__(app)
-        self._max_bytes = max_bytes
+        self._max_bytes, self._seconds = limits.max_body_bytes, limits.body_seconds
 
     def admit(self, scope: Scope, receive: Receive) -> Receive:
         """413 for a body that says it is too large; the bytes of others are counted."""
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._max_bytes:
-            raise self._error()
+            raise self._too_large()
         return self._counted(receive)
 
     def _counted(self, receive: Receive) -> Receive:
-        seen = 0
+        seen, is_whole = 0, False
+        end = asyncio.get_running_loop().time() + self._seconds
 
         async def take() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, is_whole
+            if is_whole:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(end):
+                    message = await receive()
+            except TimeoutError:
+                raise self._too_slow() from None
+            is_whole = not message.get("more_body", False)
             seen += len(message.get("body", b""))
             if seen > self._max_bytes:
-                raise self._error()
+                raise self._too_large()
             return message
 
         return take
 
-    def _error(self) -> ApiError:
+    def _too_large(self) -> ApiError:
         limit = f"{self._max_bytes / 1_000_000:g} MB"
         return ApiError(
             f"the body is larger than {limit}: send less, or start the server with a larger "
             "--max-body-mb",
             status=413,
             code="body_too_large",
+            headers=_CLOSE,
         )
+
+    def _too_slow(self) -> ApiError:
+        return ApiError(
+            f"the body did not come within {self._seconds:g} seconds: send it faster, or start the "
+            "server with larger --body-seconds",
+            status=408,
+            code="body_too_slow",
+            headers=_CLOSE,
+        )
+
+
+_CLOSE = {"connection": "close"}
+"""The rest of the body will not be read."""
