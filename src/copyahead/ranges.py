@@ -17,6 +17,9 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from copyahead.errors import ConfigError
 
+MAX_SHOWN = 40
+"""Characters of a wrong value that an error repeats."""
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -46,13 +49,13 @@ class Range:
         """What is wrong with `value` for the option `name`, in one sentence; None if nothing is."""
         kind = "a whole number" if whole else "a number"
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-            return f"{name} must be {self.among(kind)}, not {value!r}"
+            return f"{name} must be {self.among(kind)}, not {_said(value)}"
         if value in self:
             return None
         # Of a range without an end, infinity would read as if it were in it.
         endless = self.high is None and value == math.inf
         allowed = self.among("a finite number") if endless else self
-        return f"{name} must be {allowed}, not {value!r}{self.hint and f'; {self.hint}'}"
+        return f"{name} must be {allowed}, not {_said(value)}{self.hint and f'; {self.hint}'}"
 
     def among(self, kind: str) -> str:
         """The range as part of a sentence, after what `kind` of number it takes."""
@@ -112,6 +115,12 @@ def check_ranges(options: object, error: Callable[[str, str], Exception] = _conf
         fault = number.fault(getattr(options, number.name))
         if fault is not None:
             raise error(fault, number.name)
+
+
+def _said(value: object) -> str:
+    """As it was given, cut where it goes on for long."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _shown(number: float) -> str:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
+from copyahead.errors import RequestError
 from copyahead.server import bodies
 from copyahead.server.anthropic.messages_input import MessagesRequest
 from copyahead.server.bodies import MAX_VALUES, check_size, read_body
@@ -17,7 +18,7 @@ from copyahead.server.errors import ApiError, ClientGone
 from copyahead.server.openai.responses_input import ResponsesRequest
 from copyahead.server.openai.wire import ChatRequest, CompletionRequest
 from copyahead.server.tokens import DetokenizeRequest, TokenizeRequest
-from copyahead.server.wire import MAX_BIASES, Wire
+from copyahead.server.wire import MAX_BIASES, SamplingFields, Wire
 from copyahead.server.work import LARGE_BYTES, Work, check_wanted, set_size
 from tests.server.toys import running
 
@@ -140,3 +141,16 @@ async def test_small_bodies_do_not_wait_for_large_ones_and_what_nobody_wants_nev
 
 def test_outside_of_a_request_everything_is_wanted() -> None:
     check_wanted()
+
+
+@pytest.mark.parametrize("digits", ["1" + "0" * 309, "-1" + "0" * 309, "1e400", "-1e400"])
+@pytest.mark.parametrize("name", sorted(SamplingFields.model_fields))
+def test_a_number_beyond_floats_is_refused_by_name(name: str, digits: str) -> None:
+    value = f'{{"1": {digits}}}' if name == "logit_bias" else digits
+    body = f'{{"prompt": "x", "{name}": {value}}}'.encode()
+    if name == "seed" and "e" not in digits:
+        read_body(body, CompletionRequest).sampling(default_temperature=1.0)
+        return
+    with pytest.raises((ApiError, RequestError), match=f"^{name}.* (must|is wrong)") as refusal:
+        read_body(body, CompletionRequest).sampling(default_temperature=1.0)
+    assert len(str(refusal.value)) < 150

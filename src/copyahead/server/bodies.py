@@ -108,7 +108,7 @@ def no_object() -> ApiError:
 
 def _wrong_value(error: ValidationError) -> ApiError:
     """The first of a body's faults, by the name of its field."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    first = error.errors(include_url=False, include_context=False)[0]
     # Names of a union's alternatives stand in the path too; numbers before them are items.
     names = _names()
     parts = [part for part in first["loc"] if part in names or isinstance(part, int)]
@@ -119,6 +119,8 @@ def _wrong_value(error: ValidationError) -> ApiError:
     verb = "must" if str(first["msg"]).startswith("Input should") else "is wrong:"
     if first["type"] == "missing":
         verb, what = "is", "missing"
+    if first["type"] == "float_type" and type(first["input"]) is int:
+        what = "be from -1e308 to 1e308"
     return ApiError(f"{param} {verb} {what}", param=param, code="invalid_value")
 
 
