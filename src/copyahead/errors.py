@@ -7,7 +7,8 @@
     │   └── TemplateError         the model's chat template cannot render its messages
     ├── ModelError                the model file is missing, unreadable, or unsuitable
     ├── BackendError              a target pass failed
-    ├── EngineStopped             the engine was closed, or failed, before the answer was done
+    ├── EngineStopped             the engine was closed before the answer was done
+    │   └── EngineFailed          the engine cannot go on
     └── MissingExtraError         an optional package is not installed
 
 The text of each is one sentence that names the field and the fix. What only HTTP knows, a status
@@ -60,6 +61,10 @@ class BackendError(CopyaheadError):
 
 class EngineStopped(CopyaheadError):  # noqa: N818
     """The engine was closed, or its worker failed, before a request was answered."""
+
+
+class EngineFailed(EngineStopped):
+    """The engine met a fault that is no backend's, and cannot go on."""
 
 
 class MissingExtraError(CopyaheadError, ImportError):

@@ -19,7 +19,7 @@ from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError, RepeatArgumentError
 
 from copyahead._version import __version__
-from copyahead.errors import BackendError, CopyaheadError
+from copyahead.errors import BackendError, CopyaheadError, EngineFailed
 
 ENV_PREFIX = "COPYAHEAD_"
 
@@ -72,7 +72,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return status if isinstance(status, int) else 0
     except CycloptsError as error:
         return _complain(_sentence(error), 2)
-    except BackendError as error:
+    except (BackendError, EngineFailed) as error:
         return _complain(str(error), 1)
     except CopyaheadError as error:
         return _complain(str(error), 2)

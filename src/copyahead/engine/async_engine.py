@@ -19,7 +19,7 @@ from copyahead.contracts import Backend
 from copyahead.engine.engine import Engine
 from copyahead.engine.handle import Handle
 from copyahead.engine.request import Choice, Chunk, Completion, Request
-from copyahead.errors import EngineStopped
+from copyahead.errors import EngineFailed, EngineStopped
 from copyahead.grammar.queue import CompileQueue, Job
 from copyahead.grammar.state import GrammarState
 from copyahead.stats import CopyStats
@@ -127,7 +127,7 @@ class AsyncEngine:
         """A stream of the request's chunks; its work begins at once.
 
         Iterating raises RequestError, before any chunk, when the request cannot be served as
-        asked, and EngineStopped when the engine is closed or its worker has failed.
+        asked, EngineStopped when the engine is closed, and EngineFailed when its worker has failed.
         """
         stream = Stream(self, request)
         self._streams.add(stream)
@@ -167,6 +167,11 @@ class AsyncEngine:
         """Whether requests are taken."""
         return not self._stopping and self._failure is None
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the worker; None while it runs, and when it was closed."""
+        return self._failure
+
     def close(self) -> None:
         """End what runs, stop the worker, and free the backend. Idempotent."""
         with self._wake:
@@ -174,7 +179,12 @@ class AsyncEngine:
             self._wake.notify()
         self._thread.join()
         self.compiling.close()
-        self._engine.close()
+        try:
+            self._engine.close()
+        except Exception:
+            if self._failure is None:
+                raise
+            logger.exception("the engine that had failed could not be freed")
 
     async def __aenter__(self) -> AsyncEngine:
         return self
@@ -195,20 +205,26 @@ class AsyncEngine:
                 return
         if otherwise is not None:
             self._streams.discard(otherwise)
-            otherwise.put(EngineStopped("the engine is closed and takes no more requests"))
+            otherwise.put(self._end("the engine is closed and takes no more requests"))
+
+    def _end(self, closed: str) -> EngineStopped:
+        """Why there is no more: `closed`, or that the worker has failed."""
+        if self._failure is None:
+            return EngineStopped(closed)
+        return EngineFailed(f"the engine has failed: {self._failure!r}")
 
     def _run(self) -> None:
         try:
             while self._take_orders():
                 self._engine.step()
         except BaseException as error:
-            logger.exception("the engine's worker failed")
             self._failure = error
+            logger.exception("the engine's worker failed")
         finally:
             with self._wake:
                 self._stopping = True
             for stream in list(self._streams):
-                stream.put(EngineStopped("the engine stopped while the request was running"))
+                stream.put(self._end("the engine stopped while the request was running"))
 
     def _take_orders(self) -> bool:
         """Wait until there is work, carry out what was asked; False when it is time to stop."""

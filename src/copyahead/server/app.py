@@ -131,6 +131,8 @@ def _add_status(app: FastAPI, service: Service) -> None:
     @app.head("/health", include_in_schema=False)
     @app.get("/health", response_class=Response)
     async def health() -> Response:
+        if service.engine.failure is not None:
+            return json_response({"status": "failed"}, status=503)
         if not service.engine.running:
             return json_response({"status": "stopped"}, status=503)
         return json_response({"status": "ok"})

@@ -16,6 +16,7 @@ from copyahead.errors import (
     ConfigError,
     ContextOverflowError,
     CopyaheadError,
+    EngineFailed,
     EngineStopped,
     MissingExtraError,
     RequestError,
@@ -110,6 +111,12 @@ def api_error(error: BaseException, renames: Mapping[str, str] | None = None) ->
         return ApiError(str(error), status=501, code="not_installed")
     if isinstance(error, ConfigError):
         return ApiError(str(error), code="invalid_value")
+    if isinstance(error, EngineFailed):
+        return ApiError(
+            "the engine has failed, and the server ends: start it again",
+            status=503,
+            code="engine_failed",
+        )
     if isinstance(error, EngineStopped):
         return ApiError("the server is shutting down", status=503, code="shutting_down")
     return ApiError("the server has met an internal fault", status=500, code="internal_error")

@@ -11,7 +11,7 @@ from types import FrameType
 
 import uvicorn
 
-from copyahead.errors import ConfigError
+from copyahead.errors import ConfigError, EngineFailed
 from copyahead.server.app import make_app
 from copyahead.server.http.auth import is_loopback
 from copyahead.server.http.connections import AcceptErrors, Connection, Connections
@@ -53,8 +53,9 @@ class Server(uvicorn.Server):
             listening.listen(_BACKLOG)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second; True ends the server."""
+        """Called ten times a second; True ends the server. Without an engine it has no use."""
         self._connections.close_overdue()
+        self.should_exit |= self._service.engine.failure is not None
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -124,10 +125,18 @@ def address(bound: socket.socket) -> str:
 
 
 def serve(service: Service, bound: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve until told to stop. `ready` is called before the first connection is taken."""
+    """Serve until told to stop. `ready` is called before the first connection is taken.
+
+    Raises EngineFailed when the engine has failed, which ends the server.
+    """
     ready()
     try:
         make_server(service, bound).run(sockets=[bound])
     finally:
         service.close()
         bound.close()
+    failure = service.engine.failure
+    if failure is not None:
+        raise EngineFailed(
+            f"the engine has failed ({failure!r}), so the server ends: start it again"
+        )
