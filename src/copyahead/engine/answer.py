@@ -108,6 +108,7 @@ class Answer:
         if len(logits) == 0:
             return []
         drafted, start = draft.tokens, len(self.tokens)
+        num_new, num_logprobs = len(self._new), len(self._new_logprobs)
         try:
             return sample_and_compare(
                 drafted,
@@ -118,6 +119,13 @@ class Answer:
             known = isinstance(error, CopyaheadError)
             self.finish(FinishReason.ERROR, str(error) if known else f"internal fault: {error!r}")
             return self.tokens[start:]
+        except BaseException:
+            # A draw that was left half done cannot be taken back: going on could give other text.
+            num_emitted = len(self.tokens) - start
+            del self._new[num_new + num_emitted :]
+            del self._new_logprobs[num_logprobs + num_emitted :]
+            self.finish(FinishReason.ERROR, "interrupted while a token was chosen")
+            raise
 
     def _choose(self, logits: Logits, drafted: Token | None) -> Token:
         """The token for the next place, from its row of logits (overwritten)."""

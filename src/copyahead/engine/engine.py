@@ -6,6 +6,7 @@ worker thread and queues around it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import time
@@ -64,6 +65,8 @@ class Engine:
         self.grammar_child = GrammarChild(backend.tokenizer.vocab_size)
         """Checks grammars for `AsyncEngine`; it runs from the first of them, or from `warm_up`."""
         self._handles: dict[int, Handle] = {}
+        self._works: list[Work] = []
+        """Those of the pass that is under way, or of one that was left early and is not mended."""
         self._keys = itertools.count()
         self._log = CopyLog()
         if self._max_draft > 0:
@@ -123,11 +126,7 @@ class Engine:
         handle = Handle(request, answers, sink)
         for answer in answers:
             self._handles[answer.key] = handle
-            if answer.max_tokens == 0:
-                answer.finish(FinishReason.LENGTH)
-                self._end(answer)
-            else:
-                self._scheduler.waiting.append(answer)
+            self._scheduler.waiting.append(answer)
         return handle
 
     def cancel(self, handle: Handle) -> None:
@@ -165,8 +164,12 @@ class Engine:
             self.submit(request, collector(choices))
             for request, choices in zip(requests, answers, strict=True)
         ]
-        while not all(handle.done for handle in handles):
-            self.step()
+        try:
+            while not all(handle.done for handle in handles):
+                self.step()
+        finally:
+            for handle in handles:
+                self.cancel(handle)
         return [
             Completion(choices=choices, stats=handle.stats)
             for handle, choices in zip(handles, answers, strict=True)
@@ -175,19 +178,49 @@ class Engine:
     # The machine
 
     def step(self) -> bool:
-        """One target pass over everybody's rows; False when there is nothing to do."""
-        works = self._plan()
-        if not works:
-            return False
+        """One target pass over everybody's rows; False when there is nothing to do.
+
+        Whatever it raises, a next step can go on: what was not settled is as before.
+        """
+        self._mend()
+        works = self._works = self._plan()
         try:
-            for work, logits in self._passes.forward(works):
+            for work, logits in self._passes.forward(works) if works else ():
                 self._settle(work, work.answer.verify(work.draft, logits))
         except BaseException:
-            self._passes.take_back(works)
+            with contextlib.suppress(Exception):  # The next step tries again.
+                self._mend()
             raise
+        self._works = []
         for work in works:
             self._emit(work.answer)
-        return True
+        return bool(works)
+
+    def _mend(self) -> None:
+        """Take back what a step left undone, and end every answer that has nothing to write."""
+        self._passes.take_back(self._works)
+        for work in self._works:
+            self._catch_up(work)
+        self._works = []
+        for handle in dict.fromkeys(self._handles.values()):
+            for answer in handle.answers:
+                if answer.max_tokens == 0:
+                    answer.finish(FinishReason.LENGTH)
+                if answer.finish_reason is not None and answer.key in self._handles:
+                    self._end(answer)
+
+    def _catch_up(self, work: Work) -> None:
+        """Where tokens were emitted and not settled: count them, and draft on from them. Their rows
+        have been taken back, and are computed once more."""
+        answer = work.answer
+        num_held = answer.slot.length if answer.slot is not None else 0
+        emitted = answer.tokens[num_held + len(work.tokens) :]
+        if answer.slot is None or not emitted:
+            return
+        if answer.stats.num_output_tokens < answer.num_output_tokens:
+            answer.settle(work.draft, emitted)
+        self._drafting.close(answer)
+        self._drafting.open(answer)
 
     def _plan(self) -> list[Work]:
         """Who takes part, with which tokens and which draft."""
@@ -243,7 +276,7 @@ class Engine:
         if answer.key not in self._handles:
             return
         if answer.finish_reason is not None:
-            self._end(answer, keep=answer.finish_reason is not FinishReason.ERROR)
+            self._end(answer)
             return
         chunk = answer.take_chunk()
         if chunk is not None:
@@ -257,10 +290,10 @@ class Engine:
             logger.exception("a sink failed: its request is cancelled")
             self.cancel(handle)
 
-    def _end(self, answer: Answer, *, keep: bool = True) -> None:
-        self._scheduler.retire(answer, keep=keep)
-        self.stats.add(answer.stats)
+    def _end(self, answer: Answer) -> None:
+        self._scheduler.retire(answer, keep=answer.finish_reason is not FinishReason.ERROR)
         handle = self._handles.pop(answer.key)
+        self.stats.add(answer.stats)
         chunk = answer.take_chunk()
         if chunk is not None:
             self._deliver(handle, chunk)
@@ -305,6 +338,11 @@ class Engine:
             assert answer.num_pending >= 1, "a running answer has nothing to compute"
         for answer in self._scheduler.waiting:
             assert answer.slot is None
+        known = {answer.key for answer in (*self._scheduler.running, *self._scheduler.waiting)}
+        for handle in self._handles.values():
+            for answer in handle.answers:
+                assert answer.key in known or answer.finish_reason is not None, "it was forgotten"
+        assert not self._works, "a pass was not settled"
 
     def close(self) -> None:
         """End what runs and free the backend. Idempotent."""

@@ -61,13 +61,16 @@ class Scheduler:
         return shares
 
     def retire(self, answer: Answer, *, keep: bool = True) -> None:
-        """Take a running or waiting answer out; with `keep` its tokens stay in the slot."""
+        """Take a running or waiting answer out; with `keep` its tokens stay in the slot.
+
+        If that fails, it is where it was and can be tried again.
+        """
+        self._leave_slot(answer, keep=keep)
+        answer.sampler.close()
         if answer in self.running:
             self.running.remove(answer)
         elif answer in self.waiting:
             self.waiting.remove(answer)
-        self._leave_slot(answer, keep=keep)
-        answer.sampler.close()
 
     def _admit(self) -> None:
         for answer in list(self.waiting):
@@ -78,13 +81,13 @@ class Scheduler:
             available = self._slots.free_cells + self._slots.evictable_cells
             if self.running and len(answer.tokens) + ADMISSION_ROOM > available:
                 return
-            self.waiting.remove(answer)
             self._start(answer)
 
     def _start(self, answer: Answer) -> None:
         slot, reused = self._slots.take(answer.tokens, answer.request.tenant)
         answer.slot = slot
         answer.stats.num_cached_tokens = max(answer.stats.num_cached_tokens, reused)
+        self.waiting.remove(answer)
         self.running.append(answer)
         self._drafting.open(answer)
 
@@ -99,8 +102,8 @@ class Scheduler:
         return shares
 
     def _preempt(self, answer: Answer) -> None:
-        self.running.remove(answer)
         self._leave_slot(answer, keep=False)
+        self.running.remove(answer)
         answer.stats.preemptions += 1
         self.waiting.appendleft(answer)
 
