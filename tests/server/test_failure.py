@@ -32,7 +32,7 @@ class Broken(SlowBackend):
 
 
 def broken_service() -> Service:
-    backend = Broken(ObedientLM(), tokenizer=TOKENIZER, context_size=512)  # type: ignore[arg-type]
+    backend = Broken(ObedientLM(), tokenizer=TOKENIZER, context_size=512)
     engine = AsyncEngine(make_engine(backend, lookup=LookupOptions(lookup=False)))
     return Service(engine, ServerOptions(), toy_template())
 
