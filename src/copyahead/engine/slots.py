@@ -16,9 +16,11 @@ from copyahead.errors import BackendError
 from copyahead.types import Token
 
 Tokens = npt.NDArray[np.int32]
+Gains = dict["Slot", int]
+"""How many tokens of a prompt each idle slot holds and can keep."""
 
 MIN_FORK = 16
-"""A prefix shorter than this is computed again rather than forked from a slot in use."""
+"""Fewer tokens than this are computed again rather than forked from another slot."""
 
 
 class SharedPrefix:
@@ -112,30 +114,33 @@ class Slots:
     def take(self, tokens: list[Token], tenant: str = "") -> tuple[Slot, int]:
         """An idle slot for a sequence of `tokens`, and how many of them it already holds.
 
-        The slot with the longest common prefix is taken. From a slot in use, and from one that
+        The slot with the longest common prefix is taken, unless that would overwrite more than it
+        gains: then it is the one that can best be spared. From a slot in use, and from one that
         keeps much more than the prefix, the prefix is forked. What one tenant left is never
         another's: how fast a prompt is read would tell. At least the last token is always left
         to compute. Needs an idle slot.
         """
         prompt = np.asarray(tokens, dtype=np.int32)
-        shared = {
+        common = {
             slot: min(slot.common_prefix(prompt), len(tokens) - 1)
             for slot in self._slots
             if slot.tenant == tenant
         }
         idle = sorted((slot for slot in self._slots if not slot.busy), key=_age)
-        best = max(idle, key=lambda slot: self._reusable(slot, shared.get(slot, 0)))
-        reused = self._reusable(best, shared.get(best, 0))
-        donor = max(shared, key=lambda slot: (shared[slot], not slot.busy), default=None)
-        target = next((slot for slot in idle if slot is not donor), None)
-        if donor and target and self._worth_forking(donor, shared[donor], target, reused):
-            best, reused = target, shared[donor]
-            self._fork(donor, best, reused)
+        gains = {slot: self._reusable(slot, common.get(slot, 0)) for slot in idle}
+        # An empty slot if there is one, and otherwise the least recently used.
+        spare = next((slot for slot in idle if slot.length == 0), idle[0])
+        best = max(gains, key=gains.__getitem__)
+        taken = best if _worth_overwriting(best, spare, gains) else spare
+        donor = max(common, key=lambda slot: (common[slot], not slot.busy), default=None)
+        if donor is not None and self._worth_forking(common[donor], spare, taken, gains):
+            taken, reused = spare, common[donor]
+            self._fork(donor, taken, reused)
         else:
-            reused = self.cut_if_possible(best, reused)
-        best.live, best.kept, best.tenant = tokens, np.empty(0, dtype=np.int32), tenant
-        self._touch(best)
-        return best, reused
+            reused = self.cut_if_possible(taken, gains[taken])
+        taken.live, taken.kept, taken.tenant = tokens, np.empty(0, dtype=np.int32), tenant
+        self._touch(taken)
+        return taken, reused
 
     def release(self, slot: Slot, *, keep: bool) -> None:
         """The sequence in `slot` is done; with `keep` its tokens stay for a next turn."""
@@ -196,15 +201,19 @@ class Slots:
         limit = self._capabilities.max_rewind
         return common if limit is None or slot.length - common <= limit else 0
 
-    def _worth_forking(self, donor: Slot, shared: int, target: Slot, reused: int) -> bool:
-        """Whether `target` should be given the first `shared` tokens of `donor`."""
+    def _worth_forking(self, common: int, spare: Slot, taken: Slot, gains: Gains) -> bool:
+        """Whether to fork `common` tokens into `spare` rather than go on in `taken`."""
         capabilities = self._capabilities
-        if not capabilities.can_fork or capabilities.max_rewind is not None or shared < MIN_FORK:
+        if not capabilities.can_fork or capabilities.max_rewind is not None:
             return False
-        if donor.busy:
-            return shared > reused
-        keeps_much = donor.length - shared > max(MIN_FORK, donor.length // 4)
-        return keeps_much and target.last_used < donor.last_used
+        if common - gains[spare] < MIN_FORK:
+            return False
+        lost = taken.length - gains[taken]
+        return (
+            taken is spare
+            or lost > max(MIN_FORK, taken.length // 4)
+            or common - gains[taken] >= MIN_FORK
+        )
 
     def _fork(self, donor: Slot, target: Slot, length: int) -> None:
         self.cut(target, 0)
@@ -223,3 +232,15 @@ class Slots:
 
 def _age(slot: Slot) -> int:
     return slot.last_used
+
+
+def _worth_overwriting(slot: Slot, spare: Slot, gains: Gains) -> bool:
+    """Whether what `slot` has in common is worth the rest of what it holds.
+
+    Most of a slot always is worth the rest. A few tokens are not worth many, even where `spare`
+    holds a text of its own, which is older; a longer prefix is weighed against that as well.
+    """
+    gained, lost = gains[slot] - gains[spare], slot.length - gains[slot]
+    if gained >= MIN_FORK:
+        gained += spare.length - gains[spare]
+    return lost <= max(slot.length // 4, gained)
