@@ -44,6 +44,11 @@ def test_every_pattern_of_right_and_wrong(length: int) -> None:
         assert num_accepted(draft, emitted) == accepted
 
 
+def test_nothing_counts_as_accepted_after_the_first_difference() -> None:
+    assert num_accepted([1, 2, 3], [1, 9, 3]) == 1
+    assert num_accepted([1, 2, 3], [9, 2, 3]) == 0
+
+
 def test_rows_past_the_first_difference_take_no_draw() -> None:
     asked: list[int] = []
 

@@ -125,11 +125,12 @@ def test_a_turn_that_is_written_a_little_differently_goes_on_in_its_slot(
 
 
 def test_a_prefix_is_forked_over_the_least_recently_used() -> None:
-    old, newer, newest = [5] * 30, [6] * 30, [*SYSTEM, *[7] * 80]
-    backend, slots = filled((old, ""), (newer, ""), (newest, ""))
+    first, second, third = [5] * 30, [6] * 30, [*SYSTEM, *[7] * 80]
+    backend, slots = filled((first, ""), (second, ""), (third, ""))
+    slots.release(slots.take([*first, 8])[0], keep=True)
     slot, reused = slots.take([*SYSTEM, 8, 9])
-    assert (slot.index, reused) == (0, len(SYSTEM))
-    assert backend.held[1:] == [newer, newest]
+    assert (slot.index, reused) == (1, len(SYSTEM))
+    assert (backend.held[0], backend.held[2]) == (first, third)
 
 
 def test_the_least_recently_used_is_cut_rather_than_a_newer_one_forked_over() -> None:

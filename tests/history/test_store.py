@@ -207,7 +207,8 @@ def test_a_closed_session_copies_from_nobody(policy: str) -> None:
     drafter = make_drafter(policy)
     text = passage(1)
     drafter.open(text, slot=0, tenant="a").close()
-    session = drafter.open(text[:20], slot=1, tenant="b")
+    session = drafter.open(text[:20], slot=1, tenant="a")
+    assert session.propose(8).source is Source.SHARED
     session.close()
     assert session.propose(8).source is not Source.SHARED
 

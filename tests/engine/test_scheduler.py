@@ -1,0 +1,105 @@
+"""Who is admitted next, who gives its place up, and how prompts share a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from copyahead.backends.base import Logits, Part
+from copyahead.engine import Chunk, Engine, Request
+from copyahead.engine.answer import Answer
+from copyahead.engine.scheduler import EngineOptions
+from copyahead.testing import FakeBackend, ToyLM
+from copyahead.types import FinishReason
+
+
+class Noting(FakeBackend):
+    """Notes how many tokens of each prompt a pass takes, by the prompt's first token."""
+
+    def forward(self, parts: Sequence[Part]) -> list[Logits]:
+        """A pass."""
+        self.last = {(self.held[p.slot] or p.tokens)[0]: len(p.tokens) for p in parts}
+        return super().forward(parts)
+
+
+def test_who_gave_its_place_up_is_the_next_to_get_one() -> None:
+    backend = FakeBackend(ToyLM(seed=2), context_size=64, num_slots=2, num_cells=80)
+    ended: list[int] = []
+
+    def submit(engine: Engine, place: int) -> Answer:
+        def note(chunk: Chunk) -> None:
+            ended.extend([place] * (chunk.finish_reason is not None))
+
+        request = Request(prompt=[1, 2, place + 3], max_tokens=50, ignore_eos=True)
+        return engine.submit(request, note).answers[0]
+
+    with Engine(backend) as engine:
+        first, second, third = (submit(engine, place) for place in range(3))
+        while not second.stats.preemptions:
+            assert engine.step()
+        assert list(engine._scheduler.waiting) == [second, third]
+        while engine.step():
+            engine.check()
+    assert first.stats.preemptions == 0
+    assert ended == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "chunk", "shares"),
+    [
+        ((100, 50, 10), 40, [20, 10, 10]),
+        ((100, 10, 50), 40, [20, 10, 10]),
+        ((100, 10, 50), 41, [21, 10, 10]),
+        ((100, 30, 40), 40, [20, 20, 0]),
+        ((100, 10, 5), 80, [65, 10, 5]),
+        ((100, 10, 5), 1, [1, 0, 0]),
+        ((5, 50, 60), 40, [5, 35, 0]),
+    ],
+)
+def test_half_of_a_pass_is_the_oldest_prompts_and_the_rest_goes_to_the_shortest_first(
+    sizes: tuple[int, ...], chunk: int, shares: list[int]
+) -> None:
+    backend = Noting()
+    with Engine(backend, options=EngineOptions(chunk_tokens=chunk)) as engine:
+        for first, size in enumerate(sizes, start=1):
+            engine.submit(Request(prompt=[first] * size), lambda _: None)
+        engine.step()
+    assert [backend.last.get(first, 0) for first in range(1, 4)] == shares
+
+
+def test_prompts_get_the_smaller_chunk_while_an_answer_is_written() -> None:
+    backend = Noting(ToyLM(seed=1))
+    options = EngineOptions(chunk_tokens=40, busy_chunk_tokens=8)
+    with Engine(backend, options=options) as engine:
+        engine.submit(Request(prompt=[1], ignore_eos=True), lambda _: None)
+        engine.step()
+        engine.submit(Request(prompt=[2] * 50), lambda _: None)
+        engine.step()
+    assert backend.last == {1: 1, 2: 8}
+
+
+@pytest.mark.parametrize(("cells", "running"), [(20 + 20 + 32, 2), (20 + 20 + 31, 1)])
+def test_a_prompt_is_admitted_beside_others_where_cells_are_left_to_go_on(
+    cells: int, running: int
+) -> None:
+    backend = FakeBackend(ToyLM(seed=1), context_size=64, num_slots=2, num_cells=cells)
+    with Engine(backend) as engine:
+        engine.submit(Request(prompt=[1] * 20), lambda _: None)
+        engine.step()
+        engine.submit(Request(prompt=[2] * 20), lambda _: None)
+        engine._scheduler.shares()
+        assert len(engine._scheduler.running) == running
+
+
+def test_nothing_of_a_failed_answer_is_kept_as_a_prefix() -> None:
+    # Its first chunk is read, and then passes fail until it is given up.
+    backend = FakeBackend(ToyLM(seed=1), fail_on=lambda number, _: 2 <= number <= 4)
+    request = Request(prompt=[1, 2, 3] * 8, max_tokens=3)
+    with Engine(backend, options=EngineOptions(chunk_tokens=16)) as engine:
+        failed = engine.complete(request)
+        assert failed.choices[0].finish_reason is FinishReason.ERROR
+        assert not any(backend.held)
+        again = engine.complete(request)
+    assert again.choices[0].error is None
+    assert again.stats.num_cached_tokens == 0
