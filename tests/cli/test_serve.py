@@ -23,7 +23,8 @@ from copyahead.loading import make_engine
 from copyahead.server.service import ServerOptions, Service
 from copyahead.testing import FakeBackend
 from copyahead.types import Exactness
-from tests.server.toys import serving, toy_backend, toy_template
+from tests.server.http.test_streaming import wait_for
+from tests.server.toys import is_up, serving, toy_backend, toy_template
 
 NO_MODEL = ("/no/such/model.gguf", "--port", "0")
 NO_ORIGINS = ("foo", "", "https://a.org/", "https://a.org/x", "https://A.org", "https://*.a.org")
@@ -154,6 +155,7 @@ def test_ctrl_c_lets_a_stream_end_and_exits_in_good_order() -> None:
 
 
 OVER_A_TOY = """
+import sys
 from copyahead.cli import main, serve
 from copyahead.config import LookupOptions
 from copyahead.engine.async_engine import AsyncEngine
@@ -161,8 +163,14 @@ from copyahead.loading import make_engine
 from copyahead.server.service import Service
 from tests.server.toys import toy_backend, toy_template
 
+def hold(number, parts):
+    if number == 5:
+        sys.stdin.readline()
+    return False
+
 def service(model, http, options, *_):
-    engine = make_engine(toy_backend(seconds=0.01), lookup=LookupOptions(lookup=False))
+    backend = toy_backend(seconds=0.01, fail_on=hold)
+    engine = make_engine(backend, lookup=LookupOptions(lookup=False))
     return Service(AsyncEngine(engine), options, toy_template())
 
 serve._service = service
@@ -184,16 +192,22 @@ def test_signals_end_the_server_in_good_order(
 ) -> None:
     words, trace = tmp_path / "words", tmp_path / "trace.jsonl"
     command = [sys.executable, "-c", OVER_A_TOY, "serve", "--port", "0", "--record", str(trace)]
-    with words.open("w") as error, subprocess.Popen(command, stderr=error) as process:
+    pipe = subprocess.PIPE
+    with words.open("w") as error, subprocess.Popen(command, stdin=pipe, stderr=error) as process:
         try:
             url = address_in(words)
             body = {"prompt": "tell", "max_tokens": 150, "stream": True, "ignore_eos": True}
             with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as stream:
                 lines = filter(None, stream.iter_lines())
                 seen = [next(lines)]
-                for number in signals:
+                process.send_signal(signals[0])
+                wait_for(lambda: not is_up(url))
+                # The answer's fifth pass does not end before it is let go.
+                for number in signals[1:]:
                     process.send_signal(number)
-                    time.sleep(0.05)
+                assert process.stdin is not None
+                process.stdin.write(b"\n")
+                process.stdin.flush()
                 seen += lines
             assert last in seen[-1]
             assert process.wait(timeout=20) == 0
@@ -211,9 +225,13 @@ def test_a_client_that_never_ends_its_request_is_left_without_a_traceback(
     options = ServerOptions(limits=Limits(shutdown_seconds=0.2))
     with serving(Service(engine, options, toy_template())) as (url, _):
         client = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        client.sendall(head + b"content-length: 100\r\n\r\n{")
-        time.sleep(0.3)
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\ncontent-length: 100\r\nexpect: 100-continue\r\n\r\n"
+        )
+        # So the server waits for the body.
+        assert b"100 Continue" in client.recv(1000)
+        client.sendall(b"{")
     client.close()
     assert not [record for record in caplog.records if record.exc_info]
 

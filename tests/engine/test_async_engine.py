@@ -26,10 +26,17 @@ class Gated(FakeBackend):
     def __init__(self, *, num_slots: int) -> None:
         super().__init__(ToyLM(seed=1), num_slots=num_slots)
         self.permits = threading.Semaphore(0)
+        self.waits = threading.Event()
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
+        self.waits.set()
         assert self.permits.acquire(timeout=10)
+        self.waits.clear()
         return super().forward(parts)
+
+    async def is_in_a_pass(self) -> None:
+        """Wait until a pass waits for its permit."""
+        assert await asyncio.to_thread(self.waits.wait, 10)
 
 
 async def test_streams_side_by_side_equal_their_plain_runs() -> None:
@@ -67,15 +74,21 @@ async def test_a_queued_request_that_leaves_does_not_touch_the_running_one() -> 
     backend = Gated(num_slots=1)
     async with AsyncEngine(Engine(backend)) as engine:
         running = asyncio.create_task(engine.complete(LONG))
-        backend.permits.release(5)
-        await asyncio.sleep(0.05)
-        queued = asyncio.create_task(engine.complete(LONG))
-        await asyncio.sleep(0.05)
-        queued.cancel()
+        await backend.is_in_a_pass()
+        queued = engine.generate(LONG)
+        reading = asyncio.ensure_future(anext(aiter(queued)))
+        await passing(backend, queued.accepted())
+        assert engine.num_active == 2
+        assert not queued._started.is_set()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert not running.done()
         backend.permits.release(1000)
         assert same(await running, plain(FakeBackend(ToyLM(seed=1)), LONG))
-        with pytest.raises(asyncio.CancelledError):
-            await queued
+        assert queued.handle is not None
+        assert queued.handle.answers[0].finish_reason is FinishReason.CANCELLED
+        assert queued.stats.num_output_tokens == 0
 
 
 async def test_a_bad_request_is_refused_before_any_chunk() -> None:
@@ -110,8 +123,10 @@ async def test_the_event_loop_is_free_while_a_pass_runs() -> None:
     backend = Gated(num_slots=1)
     async with AsyncEngine(Engine(backend)) as engine:
         task = asyncio.create_task(engine.complete(LONG))
+        await backend.is_in_a_pass()
         for _ in range(20):
             await asyncio.sleep(0)
+        assert backend.waits.is_set()
         assert not task.done()
         backend.permits.release(1000)
         await task
@@ -145,11 +160,13 @@ async def test_a_request_that_the_worker_never_took_ends_when_the_engine_closes(
     backend = Gated(num_slots=1)
     engine = AsyncEngine(Engine(backend))
     engine.generate(LONG)
-    await asyncio.sleep(0.05)
+    await backend.is_in_a_pass()
     # The worker waits inside a pass: this order is still in the queue when it is told to stop.
     late = engine.generate(LONG)
     closing = asyncio.create_task(asyncio.to_thread(engine.close))
-    await asyncio.sleep(0.05)
+    while engine.running:
+        await asyncio.sleep(0.001)
+    assert len(engine._orders) == 1
     backend.permits.release(1000)
     with pytest.raises(EngineStopped):
         await asyncio.wait_for(late.accepted(), timeout=10)

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,6 +162,21 @@ def test_a_child_that_died_between_two_checks_is_started_again() -> None:
         child.close()
 
 
+class _Watched:
+    """What a process says, and whether somebody waits for it."""
+
+    def __init__(self, said: Any) -> None:
+        self.asked = threading.Event()
+        self.close = said.close
+        self._said = said
+
+    def readline(self) -> bytes:
+        """The next line."""
+        self.asked.set()
+        line: bytes = self._said.readline()
+        return line
+
+
 def test_closing_ends_a_check() -> None:
     child = GrammarChild(TEXT.vocab_size)
     assert child.check(CHECKED, MAX_SECONDS) == ""
@@ -175,9 +189,14 @@ def test_closing_ends_a_check() -> None:
         except Exception as error:
             faults.append(error)
 
+    process = child._process
+    assert process is not None
+    waits = _Watched(process.stdout)
+    process.stdout = waits  # type: ignore[assignment]
     thread = threading.Thread(target=check)
     thread.start()
-    time.sleep(0.2)
+    assert waits.asked.wait(timeout=30)
+    assert thread.is_alive()
     child.close()
     thread.join(timeout=10)
     assert not thread.is_alive()

@@ -205,6 +205,14 @@ def serving(service: Service) -> Iterator[tuple[str, Callable[[], None]]]:
     assert not thread.is_alive(), "the server did not stop"
 
 
+def is_up(url: str) -> bool:
+    """Whether a server takes requests; no longer once it has begun to stop."""
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 @contextmanager
 def serving_model(engine: Engine) -> Iterator[str]:
     """A server over an engine with a real model, and with the model's template; its address."""

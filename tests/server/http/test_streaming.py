@@ -24,6 +24,7 @@ from tests.server.toys import (
     ObedientLM,
     Running,
     SlowBackend,
+    is_up,
     running,
     toy_backend,
 )
@@ -109,7 +110,9 @@ def test_comments_can_be_turned_off() -> None:
     backend = Gated()
     with running(backend, options(keepalive_seconds=0)) as server:
         stream = OpenStream(server, say("xy"))
-        time.sleep(0.3)
+        # Where there are comments the first one comes with the head, before any token.
+        stream.read_until(b"\r\n\r\n")
+        assert backend.num_passes == 0
         backend.permits.release(1000)
         assert b"keep-alive" not in stream.read_until(b"[DONE]").split(b"\r\n\r\n", 1)[1]
         stream.leave()
@@ -123,7 +126,9 @@ def test_a_client_that_leaves_frees_its_slot_within_a_step(stream: bool) -> None
         backend.permits.release(3)
         wait_for(lambda: backend.num_passes >= 3)
         leaving.leave()
-        time.sleep(0.1)
+        wait_for(lambda: server.service.queue.num_requests == 0)
+        # The next pass of the answer, which is far from its end, waits for its permit.
+        assert server.service.engine.num_active == 1
         passes = backend.num_passes
         backend.permits.release(1)
         wait_for(lambda: server.service.engine.num_active == 0)
@@ -248,8 +253,10 @@ def test_stopping_lets_a_running_stream_end() -> None:
         stream = OpenStream(server, say("hello"))
         backend.permits.release(2)
         stream.read_until(b'"content":"e"')
-        threading.Timer(0.3, lambda: backend.permits.release(1000)).start()
         server.stop()
+        wait_for(lambda: not is_up(server.url))
+        assert b"[DONE]" not in stream.seen
+        backend.permits.release(1000)
         assert b'"finish_reason":"stop"' in stream.read_until(b"[DONE]")
         stream.leave()
 
