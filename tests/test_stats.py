@@ -1,4 +1,4 @@
-"""Counters are added up while the engine's thread counts."""
+"""What a round adds to the counters; they are added up while the engine's thread counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import ItemsView
 from typing import Any
 
 from copyahead.stats import CopyStats, SourceCount
-from copyahead.types import Source
+from copyahead.types import NO_DRAFT, Draft, Source
 
 
 class GrowingList(list[int]):
@@ -37,3 +37,32 @@ def test_counters_that_grow_meanwhile_are_added_as_they_were_at_one_moment() -> 
     total.add(growing)
     assert total.accepted_per_position[:2] == [4, 2]
     assert total.by_source[Source.PROMPT] == SourceCount(5, 4)
+
+
+def test_a_round_is_counted() -> None:
+    stats = CopyStats(decode_seconds=2.0)
+    assert (stats.tokens_per_round, stats.acceptance_rate, stats.tokens_per_second) == (0, 0, 0)
+    stats.record_round(Draft((1, 2, 3), Source.PROMPT, 9), num_accepted=2, num_emitted=3)
+    stats.record_round(Draft((4, 5), Source.OUTPUT, 4), num_accepted=0, num_emitted=1)
+    stats.record_round(NO_DRAFT, num_accepted=0, num_emitted=1)
+    assert (stats.rounds, stats.plain_rounds, stats.num_output_tokens) == (3, 1, 5)
+    assert (stats.num_draft_tokens, stats.num_accepted_tokens, stats.kept_drafts) == (5, 2, 1)
+    # The longest of all, though a later draft's match was shorter.
+    assert stats.longest_match == 9
+    assert stats.accepted_per_position == [1, 1]
+    assert stats.by_source == {Source.PROMPT: SourceCount(3, 2), Source.OUTPUT: SourceCount(2, 0)}
+    assert stats.tokens_per_round == 5 / 3
+    assert stats.acceptance_rate == 2 / 5
+    # The first token took the time of the prompt.
+    assert stats.tokens_per_second == 4 / 2.0
+
+
+def test_counters_of_many_requests_are_sums_and_the_longest_of_their_matches() -> None:
+    total = CopyStats(rounds=2, longest_match=9, window=4, decode_seconds=1.0)
+    total.add(CopyStats(rounds=3, longest_match=5, window=8, decode_seconds=0.5, preemptions=1))
+    assert (total.rounds, total.decode_seconds, total.preemptions) == (5, 1.5, 1)
+    assert total.longest_match == 9
+    total.add(CopyStats(longest_match=12))
+    assert total.longest_match == 12
+    # A state of one request, and no count.
+    assert total.window == 4

@@ -57,6 +57,24 @@ def test_a_pass_that_is_full_anyhow_makes_rows_cheap() -> None:
     assert lengths(drafts, 64, cost, num_rows=200) == [1, 1]
 
 
+STAIRS = StepCost({1: 1.0, 4: 1.0, 5: 3.0, 8: 3.0})
+"""Four rows cost as much as one, and the fifth is dear."""
+
+
+def test_a_draft_beside_a_prompt_is_priced_by_the_whole_pass() -> None:
+    assert lengths([priced(0.9, 0.9, 0.9)], 64, STAIRS, num_rows=1) == [3]
+    assert lengths([priced(0.9, 0.9, 0.9)], 64, STAIRS, num_rows=3) == [1]
+
+
+def test_fixed_drafts_go_first_and_count_as_rows_of_the_pass() -> None:
+    assert lengths([fixed(1), priced(0.9, 0.9)], 64, STAIRS) == [1, 1]
+    assert lengths([fixed(3), priced(0.9, 0.8, 0.7)], 5, FREE) == [3, 2]
+
+
+def test_a_row_that_brings_no_more_than_it_costs_is_left_out() -> None:
+    assert lengths([priced(1.0), NO_DRAFT], 64, StepCost.linear(1.0)) == [0, 0]
+
+
 @given(
     st.lists(st.lists(st.floats(0.01, 1.0), max_size=8), min_size=1, max_size=6),
     st.integers(0, 30),
