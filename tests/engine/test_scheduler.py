@@ -103,3 +103,28 @@ def test_nothing_of_a_failed_answer_is_kept_as_a_prefix() -> None:
         again = engine.complete(request)
     assert again.choices[0].error is None
     assert again.stats.num_cached_tokens == 0
+
+
+def test_who_gave_its_place_up_still_says_what_it_found_at_first() -> None:
+    backend = FakeBackend(ToyLM(seed=2), context_size=64, num_slots=2, num_cells=80)
+    kept = [3] * 16
+    with Engine(backend) as engine:
+        engine.complete(Request(prompt=kept, max_tokens=1, ignore_eos=True))
+        longer = Request(prompt=[1, 2, 5], max_tokens=60, ignore_eos=True)
+        engine.submit(longer, lambda _: None)
+        engine.step()
+        following = Request(prompt=[*kept, 4], max_tokens=45, ignore_eos=True)
+        (answer,) = engine.submit(following, lambda _: None).answers
+        while engine.step():
+            engine.check()
+    assert answer.stats.preemptions > 0
+    assert answer.stats.num_cached_tokens == 16
+
+
+def test_a_choice_that_waits_for_the_prompt_to_be_read_holds_up_nobody_behind_it() -> None:
+    with Engine(FakeBackend(ToyLM(seed=2)), options=EngineOptions(chunk_tokens=8)) as engine:
+        leader, follower = engine.submit(Request(prompt=[1] * 40, n=2), lambda _: None).answers
+        (other,) = engine.submit(Request(prompt=[2, 3]), lambda _: None).answers
+        engine.step()
+        assert engine._scheduler.running == [leader, other]
+        assert list(engine._scheduler.waiting) == [follower]

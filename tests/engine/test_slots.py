@@ -157,3 +157,25 @@ def test_a_running_sequence_is_forked_where_that_saves_enough(more: int, index: 
     slot, reused = slots.take([*SYSTEM, *[7] * more, 9, 9])
     assert slot.index == index
     assert reused == len(SYSTEM) + (more if index == 2 else 0)
+
+
+def test_a_slot_was_last_used_when_its_request_ended() -> None:
+    backend = FakeBackend(num_slots=2)
+    slots = Slots(backend)
+    first, second = (slots.take([token] * 9)[0] for token in (5, 6))
+    for slot in (second, first):
+        backend.held[slot.index] = [5] * 8
+        slot.length = 8
+        slots.release(slot, keep=True)
+    assert slots.take([7] * 9)[0] is second
+
+
+@pytest.mark.parametrize(("lost", "reused"), [(0, 30), (4, 26), (5, 0)])
+def test_a_slot_is_taken_back_as_far_as_the_backend_can(lost: int, reused: int) -> None:
+    backend = FakeBackend(num_slots=1, max_rewind=4)
+    slots = Slots(backend)
+    slot, _ = slots.take([5] * 31)
+    backend.held[0], slot.length = [5] * 30, 30
+    slots.release(slot, keep=True)
+    assert slots.take([*[5] * (30 - lost), *[6] * 8])[1] == reused
+    assert len(backend.held[0]) == reused
