@@ -179,3 +179,14 @@ def test_a_slot_is_taken_back_as_far_as_the_backend_can(lost: int, reused: int) 
     slots.release(slot, keep=True)
     assert slots.take([*[5] * (30 - lost), *[6] * 8])[1] == reused
     assert len(backend.held[0]) == reused
+
+
+def test_what_cannot_be_taken_back_is_not_forked_either() -> None:
+    backend = FakeBackend(num_slots=2, max_rewind=100)
+    slots = Slots(backend)
+    slot, _ = slots.take([*SYSTEM, *[5] * 81])
+    backend.held[0], slot.length = [*SYSTEM, *[5] * 80], 120
+    slots.release(slot, keep=True)
+    slot, reused = slots.take([*SYSTEM, 7, 8, 9])
+    assert (slot.index, reused) == (1, 0)
+    assert backend.held[1] == []

@@ -132,7 +132,7 @@ class Slots:
         spare = next((slot for slot in idle if slot.length == 0), idle[0])
         best = max(gains, key=gains.__getitem__)
         taken = best if _worth_overwriting(best, spare, gains) else spare
-        donor = max(common, key=lambda slot: (common[slot], not slot.busy), default=None)
+        donor = max(common, key=common.__getitem__, default=None)
         if donor is not None and self._worth_forking(common[donor], spare, taken, gains):
             taken, reused = spare, common[donor]
             self._fork(donor, taken, reused)
