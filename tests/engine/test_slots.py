@@ -190,3 +190,16 @@ def test_what_cannot_be_taken_back_is_not_forked_either() -> None:
     slot, reused = slots.take([*SYSTEM, 7, 8, 9])
     assert (slot.index, reused) == (1, 0)
     assert backend.held[1] == []
+
+
+@pytest.mark.parametrize(
+    ("common", "rest", "index"), [(60, 20, 0), (60, 21, 1), (20, 16, 0), (20, 17, 1)]
+)
+def test_a_little_at_the_end_of_a_slot_is_cut_rather_than_another_slot_used(
+    common: int, rest: int, index: int
+) -> None:
+    backend, slots = filled(([6] * 30, ""), ([*[7] * common, *[8] * rest], ""), num_slots=3)
+    slot, reused = slots.take([*[7] * common, 9])
+    assert (slot.index, reused) == (2 if index else 1, common)
+    assert len(backend.held[1]) == common + (rest if index else 0)
+    assert backend.held[0] == [6] * 30
