@@ -203,3 +203,14 @@ def test_a_little_at_the_end_of_a_slot_is_cut_rather_than_another_slot_used(
     assert (slot.index, reused) == (2 if index else 1, common)
     assert len(backend.held[1]) == common + (rest if index else 0)
     assert backend.held[0] == [6] * 30
+
+
+@pytest.mark.parametrize(("rest", "index"), [(50, 1), (51, 0)])
+def test_what_two_slots_have_in_common_with_a_prompt_speaks_for_neither(
+    rest: int, index: int
+) -> None:
+    turn = [*SYSTEM, *[7] * 20]
+    older, newer = [*SYSTEM, *[6] * 30], [*turn, *[5] * rest]
+    _, slots = filled((older, ""), (newer, ""), num_slots=2, can_fork=False)
+    slot, reused = slots.take([*turn, 9])
+    assert (slot.index, reused) == (index, 60 if index else 40)
