@@ -194,3 +194,13 @@ def test_any_text_is_followed_to_its_end(policy: str) -> None:
         rounds += 1
     assert pool.tokens(0) == text
     assert rounds < len(text) - 60
+
+
+def test_a_copy_that_was_cut_off_does_not_go_on() -> None:
+    session = session_on([1, 2, 3, 4, 1, 2])
+    draft = session.propose(2)
+    session.settle(draft, [3, 4])
+    session.truncate(4)
+    # What the copied text holds where the copy would have gone on.
+    session.settle(NO_DRAFT, [1])
+    assert told(session) == [(2, 2, True), (0, 0, False)]

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from copyahead.config import LookupOptions
-from copyahead.contracts import Query
+from copyahead.contracts import Load, Query
+from copyahead.drafters.factory import make_drafter
 from copyahead.engine import Engine, Request
 from copyahead.errors import RequestError
 from copyahead.history.pool import HistoryPool
 from copyahead.loading import make_engine
 from copyahead.step_cost import StepCost
 from copyahead.testing import FakeBackend, ToyLM
-from copyahead.types import Source
+from copyahead.types import NO_DRAFT, Source
 from tests.toys import plain, same
 
 RANDOM = np.random.default_rng(5)
@@ -47,6 +48,16 @@ def test_priced_starts_with_the_predictions_first_token() -> None:
     assert got.stats.rounds <= 12
 
 
+def test_priced_drafts_the_prediction_from_its_first_token_on() -> None:
+    pool = HistoryPool(1, 400, 40)
+    drafter = make_drafter("priced", pool, Load(step_cost=StepCost.linear(0.02)))
+    # Nothing of the prompt stands in the prediction.
+    session = drafter.open([33, 32, 31], slot=0, prediction=TEXT)
+    draft = session.propose(8)
+    assert draft.source is Source.PREDICTION
+    assert draft.tokens == tuple(TEXT[: len(draft)]) != ()
+
+
 def test_a_wrong_prediction_changes_nothing() -> None:
     wrong = [1 + (token + 3) % 18 for token in TEXT]
     request = Request(prompt=[3, 2, 1], max_tokens=60, prediction=wrong)
@@ -77,3 +88,30 @@ def test_the_next_turn_without_a_prediction_forgets_it() -> None:
 def test_a_prediction_longer_than_any_answer_is_refused() -> None:
     with engine("priced", TEXT) as running, pytest.raises(RequestError, match="prediction is 300"):
         running.complete(Request(prompt=[1], prediction=[1] * 300))
+
+
+@pytest.mark.parametrize("policy", ["priced", "single"])
+def test_a_length_counts_from_the_prompt_and_not_from_the_prediction(policy: str) -> None:
+    pool = HistoryPool(1, 200, 20)
+    drafter = make_drafter(policy, pool, Load(step_cost=StepCost.linear(0.02)))
+    session = drafter.open([1, 2, 3], slot=0, prediction=[4, 5, 8, 9])
+    session.settle(NO_DRAFT, [6, 7, 10])
+    session.truncate(5)
+    assert pool.tokens(0) == [-1, 4, 5, 8, 9, -1, 1, 2, 3, 6, 7]
+
+
+def test_how_much_of_a_prompt_was_there_already() -> None:
+    pool = HistoryPool(1, 200, 20)
+    assert pool.attach(0, [1, 2, 3], prediction=[4, 5]) == 0
+    assert pool.attach(0, [1, 2, 3, 6], prediction=[4, 5]) == 3
+    assert pool.attach(0, [1, 2, 9], prediction=[4, 6]) == 0
+
+
+def test_where_a_copied_text_comes_from() -> None:
+    pool = HistoryPool(1, 200, 20)
+    pool.attach(0, [1, 2, 3], prediction=[4, 5])
+    pool.extend(0, [6, 7])
+    kinds = [pool.source(0, place) for place in range(1, pool.length(0))]
+    assert kinds[:2] == [Source.PREDICTION] * 2
+    # The second barrier, which nothing is copied from, is in between.
+    assert kinds[3:] == [Source.PROMPT] * 3 + [Source.OUTPUT] * 2

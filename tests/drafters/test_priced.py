@@ -422,6 +422,35 @@ def test_truncation_ends_the_copy_and_is_idempotent() -> None:
     session.settle(NO_DRAFT, [text[40]])
 
 
+def test_nothing_is_learnt_of_a_draft_that_was_cut_off_with_its_text() -> None:
+    text = words(100)
+
+    def learnt(cut: bool) -> list[object]:
+        session, drafter = session_on([*text, *text[:50]])
+        if cut:
+            assert session.propose(8)
+        session.truncate(140)
+        session.settle(NO_DRAFT, [text[50]])
+        return [drafter.models.tolist(), drafter.tables.tolist(), session.credit]
+
+    assert learnt(cut=True) == learnt(cut=False)
+
+
+def test_a_round_of_a_batch_is_charged_as_it_was_priced() -> None:
+    text = words(200)
+    load = Load(step_cost=StepCost.linear(100.0))
+    drafter = drafter_of(rows=2, cost=load)
+    sessions = [drafter.open([*text, *text[:50]], slot=slot) for slot in range(2)]
+    assert drafter.propose_batch(sessions, [64, 64]) == [NO_DRAFT] * 2
+    load.step_cost = CHEAP
+    drafts = drafter.propose_batch(sessions, [64, 64])
+    load.step_cost = StepCost.linear(100.0)
+    for session, draft in zip(sessions, drafts, strict=True):
+        assert len(draft) > 5
+        session.settle(draft, [999])
+        assert session.credit > -16.0
+
+
 def test_a_step_cost_that_changes_counts_from_the_next_round() -> None:
     text = words(200)
     load = Load(step_cost=StepCost.linear(100.0))
@@ -482,14 +511,31 @@ def test_tenants_are_kept_up_to_a_bound_and_open_ones_always() -> None:
     follow(kept, words(60))
     learnt = drafter.models[drafter.states[0][features.TENANT]].copy()
     for number in range(2 * MAX_TENANTS):
-        session = drafter.open(words(20), slot=1, tenant=f"tenant {number}")
+        session = drafter.open(words(20) * 2, slot=1, tenant=f"tenant {number}")
         assert drafter.states[1][features.TENANT] != drafter.states[0][features.TENANT]
         place = drafter.states[1][features.TENANT]
         assert np.array_equal(drafter.models[place], prior.shipped())
+        assert not drafter.tables[place].any()
         follow(session, words(20))
+        assert drafter.tables[place].any()
         session.close()
     assert len(drafter.models) == MAX_TENANTS
     assert np.array_equal(drafter.models[drafter.states[0][features.TENANT]], learnt)
+
+
+def test_the_tenant_longest_unseen_makes_room() -> None:
+    drafter = drafter_of()
+
+    def place_of(tenant: str) -> int:
+        session = drafter.open([1, 2, 3], slot=0, tenant=tenant)
+        session.close()
+        return int(drafter.states[0][features.TENANT])
+
+    places = {tenant: place_of(tenant) for tenant in map(str, range(MAX_TENANTS))}
+    assert sorted(places.values()) == list(range(MAX_TENANTS))
+    assert place_of("0") == places["0"]
+    assert place_of("new") == places["1"]
+    assert place_of("0") == places["0"]
 
 
 # Its parts

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from copyahead.backends.base import Logits, Part
+from copyahead.contracts import Logits, Part
 from copyahead.engine import Chunk, Engine, Request
 from copyahead.engine.answer import Answer
 from copyahead.engine.scheduler import EngineOptions

@@ -135,6 +135,15 @@ def test_a_policy_asks_for_as_much_as_another_drafter_has_or_for_nothing(
         machine.settle(*drafted)
 
 
+def test_a_window_never_closes_and_opens_again() -> None:
+    machine = policy("window:max_skip=0")
+    for _ in range(3):
+        machine.settle(2, 0, False)
+        assert asked(machine).max_tokens == 1
+    machine.settle(1, 1, True)
+    assert asked(machine).max_tokens == 2
+
+
 def test_window_without_skips() -> None:
     machine = policy("window:max_skip=0")
     machine.settle(2, 0, False)
