@@ -37,7 +37,7 @@ def test_few_drafters_are_kept_however_many_policies_are_asked_for() -> None:
         assert not +engine._drafting._sessions
 
 
-def test_a_drafter_with_an_open_session_is_kept() -> None:
+def test_a_drafter_with_an_open_session_is_kept_and_so_is_the_default() -> None:
     made: list[str] = []
 
     def make(policy: str, load: Load) -> ForcedDrafter:
@@ -51,7 +51,9 @@ def test_a_drafter_with_an_open_session_is_kept() -> None:
             engine._drafting.drafter(f"other {number}")
         engine.step()
         engine.cancel(running)
-    assert made.count("running") == 1
+        engine.complete(Request(prompt=[1], max_tokens=1))
+    # The engine's own, too, however long it was not asked for.
+    assert made.count("running") == made.count("default") == 1
 
 
 def test_a_reset_forgets_what_others_left_in_the_store() -> None:

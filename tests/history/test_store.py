@@ -327,6 +327,33 @@ def test_a_document_longer_than_the_ring_keeps_its_end() -> None:
     assert store.cells[store.enter("a"), :, 0].tolist() == [-1, *text[-254:], -1]
 
 
+def test_the_scope_longest_unused_makes_room() -> None:
+    store = SharedStore(2, 256, VOCAB)
+    text = np.array(passage(1, 40), dtype=np.int32)
+    for name in ("first", "second", "first", "third"):
+        store.add(name, text)
+    assert [store.num_tokens(name) for name in ("first", "second", "third")] == [42, 0, 42]
+
+
+def test_a_text_is_new_again_when_its_scope_was_emptied() -> None:
+    store = SharedStore(1, 256, VOCAB)
+    text = np.array(passage(1, 40), dtype=np.int32)
+    # The second tenant gets the scope of the first, which held the same text.
+    for name in ("first", "second"):
+        store.add(name, text)
+        assert store.num_tokens(name) == 42
+    store.clear()
+    store.add("second", text)
+    assert store.num_tokens("second") == 42
+
+
+def test_few_texts_are_remembered_however_many_come() -> None:
+    store = SharedStore(1, 1024, VOCAB)
+    for seed in range(50):
+        store.add("a", np.array(passage(seed, 20), dtype=np.int32))
+    assert len(store._scopes[0].known) == 5
+
+
 def test_a_scope_in_use_is_never_given_away() -> None:
     store = SharedStore(2, 256, VOCAB)
     one, two = store.enter("one"), store.enter("two")
