@@ -30,7 +30,7 @@ from copyahead.chat.template.literal_text import ControlTexts, RenderedPrompt
 from copyahead.chat.tools.definitions import describe
 from copyahead.chat.tools.formats import HERMES, ToolFormat, format_of
 from copyahead.chat.untrusted_json import parsed
-from copyahead.errors import MissingExtraError, TemplateError
+from copyahead.errors import MissingExtraError, RequestError, TemplateError
 
 if TYPE_CHECKING:
     import jinja2
@@ -75,7 +75,9 @@ class ChatTemplate:
         self.markers = markers_of(self.source)
         # Templates look for these in messages, where earlier turns may rightly hold them.
         own = {*self.markers, self.tool_format.begin, self.tool_format.end}
-        self.controls = ControlTexts(set(control_texts) - own)
+        self.controls = ControlTexts(
+            control_texts, kept=own, known=_words(self._template.environment, self.source)
+        )
         self.end_texts: tuple[str, ...] = ("<|im_end|>",) if source is None else ()
         """Texts that end a turn where the model has no token for that."""
 
@@ -107,9 +109,15 @@ class ChatTemplate:
         **variables: Any,
     ) -> RenderedPrompt:
         """As `render`, with where the messages, tools and variables spell control tokens."""
+        try:
+            plain = checked(messages)
+        except RecursionError:
+            raise RequestError(
+                "messages is nested too deeply: make it flatter", "messages"
+            ) from None
         return self.controls.rendered(
             lambda given: self.render(given[0], given[1], **given[2]),
-            [self._plain(messages), list(tools or ()), variables],
+            [plain, list(tools or ()), variables],
         )
 
     def render(
@@ -143,19 +151,6 @@ class ChatTemplate:
                     f"the model's chat template refuses the conversation: {error}", field="messages"
                 ) from error
         return text.removeprefix(self.bos) if self._adds_bos and self.bos else text
-
-    def _plain(self, messages: Sequence[Mapping[str, Any]]) -> Messages:
-        """The messages with every spelling of a control token as it will be rendered: parts of a
-        text are joined, and arguments of calls that spell one in JSON's escapes are without."""
-        plain = checked(messages)
-        for message in plain:
-            for call in message.get("tool_calls", ()):
-                function = call["function"]
-                value = parsed(function["arguments"]) if "\\" in function["arguments"] else None
-                text = json.dumps(value, ensure_ascii=False)
-                if self.controls.find(text):
-                    call["function"] = {**function, "arguments": text}
-        return plain
 
     def _adapted(self, messages: Messages) -> Messages:
         """The same conversation without what the template cannot show."""
@@ -248,6 +243,13 @@ def _compile(source: str) -> jinja2.Template:
         return environment.from_string(source)
     except jinja2.TemplateError as error:
         raise TemplateError(f"the model's chat template has a fault: {error}") from error
+
+
+def _words(environment: jinja2.Environment, source: str) -> set[str]:
+    """The names and texts in the code of a template."""
+    return {
+        text.strip("'\"") for _, kind, text in environment.lex(source) if kind in ("name", "string")
+    }
 
 
 def _generation_tag() -> type[Extension]:
