@@ -29,6 +29,8 @@ from tests.server.toys import is_up, serving, toy_backend, toy_template
 NO_MODEL = ("/no/such/model.gguf", "--port", "0")
 NO_ORIGINS = ("foo", "", "https://a.org/", "https://a.org/x", "https://A.org", "https://*.a.org")
 
+NO_HOSTS = ("", "*", "http://a.org", "a.org:80", "A.org", "::1", "a.org/x", "a..org")
+
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
@@ -41,6 +43,7 @@ NO_ORIGINS = ("foo", "", "https://a.org/", "https://a.org/x", "https://A.org", "
         (["--queue-seconds", "0"], "queue_seconds"),
         (["--no-such-option"], "no-such-option"),
         *((["--cors-origin", text], f"cors_origin '{text}' is no origin") for text in NO_ORIGINS),
+        *((["--allowed-host", text], f"allowed_host '{text}' is no name") for text in NO_HOSTS),
         # Before the model is looked for.
         (["/no/such/model.gguf", "--port", "0", "--policy", "best"], "policy 'best' is unknown"),
         (

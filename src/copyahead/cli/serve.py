@@ -24,6 +24,8 @@ _NOT_SHARED = SharedOptions()
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
 """As browsers send it, or `*`; pages without an origin of their own send `null`."""
 
+_HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModelOptions(ModelOptions):
@@ -49,6 +51,9 @@ class HttpOptions:
     """Listen on an address that other machines reach, without any key."""
     cors_origin: tuple[str, ...] = ()
     """An origin whose pages may use the server from a browser; may be repeated; `*` for all."""
+    allowed_host: tuple[str, ...] = ()
+    """A name that requests may come by, such as a proxy's; may be repeated. With any, and on this
+    machine without a key, other names in `Host` than these and this machine's are refused."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -57,6 +62,12 @@ class HttpOptions:
                 raise ConfigError(
                     f"cors_origin {origin!r} is no origin: give scheme://host or "
                     "scheme://host:port in lower case, without a path, or * for all"
+                )
+        for name in self.allowed_host:
+            if not _HOST.fullmatch(name):
+                raise ConfigError(
+                    f"allowed_host {name!r} is no name of a host: give it in lower case, without "
+                    "scheme and port"
                 )
 
 
@@ -129,6 +140,7 @@ def _server_options(http: HttpOptions, limits: Limits) -> ServerOptions:
     return ServerOptions(
         api_keys=http.api_key,
         cors_origins=http.cors_origin,
+        allowed_hosts=http.allowed_host,
         open_to_network=http.open_to_network,
         limits=limits,
     )

@@ -176,8 +176,9 @@ def _add_layers(app: FastAPI, service: Service, is_local: bool) -> None:
     options = service.options
     app.add_middleware(BodyLimit, limits=service.limits)
     app.add_middleware(KeyCheck, keys=ApiKeys(options.api_keys))
-    if is_local and not (options.api_keys or options.cors_origins or options.open_to_network):
-        app.add_middleware(HostCheck)
+    is_open = bool(options.api_keys) or options.open_to_network or not is_local
+    if options.allowed_hosts or not is_open:
+        app.add_middleware(HostCheck, names=options.allowed_hosts)
     if options.cors_origins:
         app.add_middleware(
             CORSMiddleware,

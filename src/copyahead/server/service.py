@@ -55,6 +55,8 @@ class ServerOptions:
     """The name under which the model is listed."""
     api_keys: Sequence[str] = ()
     cors_origins: Sequence[str] = ()
+    allowed_hosts: Sequence[str] = ()
+    """Names in `Host` that are taken besides this machine's; with any, no others are."""
     open_to_network: bool = False
     """Whether requests may come by any name where there is no key."""
     limits: Limits = field(default_factory=Limits)

@@ -111,9 +111,18 @@ def test_a_server_without_keys_is_reached_by_this_machines_names_only() -> None:
         assert statuses(server, *others) == [403] * 5
         error = post(server, say("x"), headers={"host": "evil.example"}).json()["error"]
         assert (error["type"], error["code"]) == ("permission_error", "host_not_allowed")
-    for chosen in ({"cors_origins": ("https://evil.example",)}, {"open_to_network": True}):
-        with running(options=ServerOptions(**chosen)) as server:
-            assert statuses(server, *others[:4]) == [200] * 4
+    for origin in ("https://evil.example", "*"):
+        with running(options=ServerOptions(cors_origins=(origin,))) as server:
+            assert statuses(server, *mine) == [200] * 5
+            assert statuses(server, *others) == [403] * 5
+    with running(options=ServerOptions(open_to_network=True)) as server:
+        assert statuses(server, *others[:4]) == [200] * 4
+    for is_open in (False, True):
+        names = ("llm.example", "[::2]")
+        named = ServerOptions(allowed_hosts=names, open_to_network=is_open)
+        with running(options=named) as server:
+            assert statuses(server, *mine, "llm.example", "LLM.example:8", "[::2]:8") == [200] * 8
+            assert statuses(server, *others) == [403] * 5
     with running(options=ServerOptions(api_keys=("k",))) as server:
         assert statuses(server, "evil.example") == [401]
 

@@ -81,20 +81,27 @@ class KeyCheck(Layer):
 
 
 class HostCheck(Layer):
-    """Turns away requests to another name than this machine's.
+    """Turns away requests to another name than this machine's, or those that it goes by.
 
     A page that a browser has open may give its own name the address 127.0.0.1, and the browser
-    then lets it read what it gets from there. It cannot change the name in the request.
+    then lets it read what it gets from there. It cannot change the name in the request. Whose pages
+    may read answers (CORS) is another question: their origins are no names of this server.
     """
+
+    def __init__(self, app: ASGIApp, names: Sequence[str] = ()) -> None:
+        """`names`: what requests may come by besides the addresses of this machine."""
+        super().__init__(app)
+        self._names = frozenset(names)
 
     def admit(self, scope: Scope, receive: Receive) -> Receive:
         """403 for another name."""
         given = dict(scope["headers"]).get(b"host", b"localhost").decode("latin-1")
         host = given.rpartition(":")[0] if given.rpartition(":")[2].isdigit() else given
-        if not is_loopback(host.lower()):
+        if not is_loopback(host.lower()) and host.lower() not in self._names:
+            known = ", ".join(["localhost", "127.0.0.1", *sorted(self._names)])
             raise ApiError(
-                "this server takes requests to localhost or 127.0.0.1 only: use that address, or "
-                "start the server with --api-key, --cors-origin or --open-to-network",
+                f"this server takes requests to {known} only: use such a name, or start the server "
+                "with --allowed-host and the name that requests come by",
                 status=403,
                 code="host_not_allowed",
             )
