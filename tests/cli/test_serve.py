@@ -39,6 +39,8 @@ NO_HOSTS = ("", "*", "http://a.org", "a.org:80", "A.org", "::1", "a.org/x", "a..
         (["--port", "70000"], "port must be from 0 to 65535"),
         (["--port", "x"], "port"),
         (["--api-key", " "], "api_key"),
+        (["--metrics-key", " m"], "metrics_key must be printable"),
+        (["--metrics-key", "k", "--api-key", "k"], "metrics_key is an api_key, too"),
         (["--max-queue", "-1"], "max_queue"),
         (["--queue-seconds", "0"], "queue_seconds"),
         (["--no-such-option"], "no-such-option"),

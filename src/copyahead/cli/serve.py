@@ -47,6 +47,9 @@ class HttpOptions:
     api_key: tuple[str, ...] = ()
     """A key that clients must send; may be repeated. Each key is a tenant: nothing is copied
     between the requests of two."""
+    metrics_key: str | None = None
+    """The key that reads `/metrics`, and nothing else. Without it `/metrics` is open where there
+    are no API keys, and closed where there are: it sums over all of them."""
     open_to_network: bool = False
     """Listen on an address that other machines reach, without any key."""
     cors_origin: tuple[str, ...] = ()
@@ -133,12 +136,14 @@ def serve(
 
 def _server_options(http: HttpOptions, limits: Limits) -> ServerOptions:
     """The options checked: before a model is loaded."""
-    from copyahead.server.http.auth import ApiKeys, check_binding
+    from copyahead.server.http.auth import ApiKeys, check_binding, check_metrics_key
     from copyahead.server.service import ServerOptions
 
     check_binding(http.host, ApiKeys(http.api_key), open_to_network=http.open_to_network)
+    check_metrics_key(http.api_key, http.metrics_key)
     return ServerOptions(
         api_keys=http.api_key,
+        metrics_key=http.metrics_key,
         cors_origins=http.cors_origin,
         allowed_hosts=http.allowed_host,
         open_to_network=http.open_to_network,

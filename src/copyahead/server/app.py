@@ -20,7 +20,7 @@ from copyahead.server.anthropic.messages import MessagesRoute, count_tokens
 from copyahead.server.anthropic.messages_input import CountTokensRequest, MessagesRequest
 from copyahead.server.bodies import BodyRoute
 from copyahead.server.errors import ApiError, ClientGone, api_error
-from copyahead.server.http.auth import ApiKeys, HostCheck, KeyCheck
+from copyahead.server.http.auth import METRICS_PATH, ApiKeys, HostCheck, KeyCheck
 from copyahead.server.http.limits import BodyLimit
 from copyahead.server.metrics import CONTENT_TYPE
 from copyahead.server.openai.chat import ChatCompletionsRoute
@@ -137,7 +137,7 @@ def _add_status(app: FastAPI, service: Service) -> None:
             return json_response({"status": "stopped"}, status=503)
         return json_response({"status": "ok"})
 
-    @app.get("/metrics", response_class=Response)
+    @app.get(METRICS_PATH, response_class=Response)
     async def metrics() -> Response:
         return Response(service.metrics.page(), media_type=CONTENT_TYPE)
 
@@ -175,7 +175,7 @@ def _add_layers(app: FastAPI, service: Service, is_local: bool) -> None:
     """From the inside out: the body's limit, the key, the host, CORS."""
     options = service.options
     app.add_middleware(BodyLimit, limits=service.limits)
-    app.add_middleware(KeyCheck, keys=ApiKeys(options.api_keys))
+    app.add_middleware(KeyCheck, keys=ApiKeys(options.api_keys), metrics_key=options.metrics_key)
     is_open = bool(options.api_keys) or options.open_to_network or not is_local
     if options.allowed_hosts or not is_open:
         app.add_middleware(HostCheck, names=options.allowed_hosts)

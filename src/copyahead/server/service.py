@@ -54,6 +54,8 @@ class ServerOptions:
     model_name: str = "copyahead"
     """The name under which the model is listed."""
     api_keys: Sequence[str] = ()
+    metrics_key: str | None = None
+    """The key that reads the counters, and nothing else."""
     cors_origins: Sequence[str] = ()
     allowed_hosts: Sequence[str] = ()
     """Names in `Host` that are taken besides this machine's; with any, no others are."""

@@ -44,7 +44,6 @@ def test_without_a_valid_key_nothing_is_served() -> None:
         for headers in ({"Authorization": "Bearer k1"}, {"authorization": "bearer k2"},
                         {"X-Api-Key": "k2"}):  # fmt: skip
             assert post(server, say("x"), headers=headers).status_code == 200
-        assert httpx.get(f"{server.url}/metrics").status_code == 401
         assert httpx.get(f"{server.url}/v1/models").status_code == 401
         assert httpx.get(f"{server.url}/health").status_code == 200
         assert httpx.head(f"{server.url}/health").status_code == 200
@@ -53,6 +52,24 @@ def test_without_a_valid_key_nothing_is_served() -> None:
             pytest.raises(openai.AuthenticationError),
         ):
             client.models.list()
+
+
+def test_no_tenant_reads_the_counters_of_all() -> None:
+    def status(server: Running, key: str, path: str = "/metrics") -> int:
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.get(server.url + path, headers=headers).status_code
+
+    with running() as server:
+        assert status(server, "any") == 200
+    with running(options=ServerOptions(api_keys=("k1",))) as server:
+        assert (status(server, "k1"), status(server, "no")) == (403, 401)
+    with running(options=ServerOptions(api_keys=("k1",), metrics_key="m")) as server:
+        assert (status(server, "m"), status(server, "k1")) == (200, 401)
+        assert status(server, "m", "/v1/models") == 401
+        assert httpx.get(f"{server.url}/metrics", headers={"x-api-key": "m"}).status_code == 200
+    with running(options=ServerOptions(metrics_key="m")) as server:
+        assert (status(server, "m"), status(server, "x")) == (200, 401)
+        assert status(server, "x", "/v1/models") == 200
 
 
 def test_each_key_is_a_tenant_of_its_own() -> None:

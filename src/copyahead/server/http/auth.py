@@ -15,16 +15,18 @@ from copyahead.server.http.layers import Layer
 
 OPEN_PATHS = frozenset({"/health", "/v1/health", "/openapi.json"})
 """What may be asked for without a key."""
+METRICS_PATH = "/metrics"
+"""Sums over all tenants: no tenant's to read."""
 
 
 class ApiKeys:
     """The keys of a server; with none, everybody is the one tenant ``."""
 
-    def __init__(self, keys: Sequence[str] = ()) -> None:
-        """Raises ConfigError for a key that no header can carry."""
+    def __init__(self, keys: Sequence[str] = (), *, option: str = "api_key") -> None:
+        """Raises ConfigError, which names the `option`, for a key that no header can carry."""
         for key in keys:
             if not key or not key.isascii() or not key.isprintable() or key != key.strip():
-                raise ConfigError("api_key must be printable ASCII without spaces at its ends")
+                raise ConfigError(f"{option} must be printable ASCII without spaces at its ends")
         self._salt = secrets.token_bytes(32)
         self._digests = [self._digest(key) for key in dict.fromkeys(keys)]
 
@@ -61,9 +63,12 @@ class ApiKeys:
 class KeyCheck(Layer):
     """Turns away whoever has no key. Leaves the tenant in the request's state."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys, metrics_key: str | None = None) -> None:
+        """`metrics_key`: the one for `METRICS_PATH`, and only for that. Without it, the path is
+        open where there are no `keys`, and closed where there are."""
         super().__init__(app)
         self._keys = keys
+        self._metrics_keys = ApiKeys(() if metrics_key is None else (metrics_key,))
 
     def admit(self, scope: Scope, receive: Receive) -> Receive:
         """401 for a wrong key. On a path that needs none, the tenant is then empty."""
@@ -71,6 +76,10 @@ class KeyCheck(Layer):
             key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]
         }
         state = scope.setdefault("state", {})
+        if scope["path"] == METRICS_PATH:
+            state["tenant"] = ""
+            self._check_metrics(headers)
+            return receive
         try:
             state["tenant"] = self._keys.tenant(headers)
         except ApiError:
@@ -78,6 +87,26 @@ class KeyCheck(Layer):
                 raise
             state["tenant"] = ""
         return receive
+
+    def _check_metrics(self, headers: Mapping[str, str]) -> None:
+        if self._keys and not self._metrics_keys:
+            self._keys.tenant(headers)
+            raise ApiError(
+                "/metrics sums over all keys, so none of them reads it: start the server with "
+                "--metrics-key, and send that one",
+                status=403,
+                code="metrics_closed",
+            )
+        self._metrics_keys.tenant(headers)
+
+
+def check_metrics_key(keys: Sequence[str], metrics_key: str | None) -> None:
+    """Raise ConfigError for a key that no header can carry, or that is a tenant's, too."""
+    if metrics_key is None:
+        return
+    ApiKeys((metrics_key,), option="metrics_key")
+    if metrics_key in keys:
+        raise ConfigError("metrics_key is an api_key, too: give it a text of its own")
 
 
 class HostCheck(Layer):
