@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -155,8 +156,9 @@ def test_a_child_that_died_between_two_checks_is_started_again() -> None:
         assert child.check(CHECKED, MAX_SECONDS) == ""
         process = child._process
         assert process is not None
-        process.kill()
-        process.wait()
+        os.kill(process.pid, signal.SIGKILL)
+        while process.status is None:
+            time.sleep(0.01)
         assert child.check(CHECKED, MAX_SECONDS) == ""
     finally:
         child.close()
@@ -211,21 +213,24 @@ def test_an_engine_that_warms_up_has_a_child_and_ends_it() -> None:
     assert has_ended(pid)
 
 
-def _no_such_program(child: GrammarChild, tmp_path: Path) -> None:
-    child._command[0] = str(tmp_path / "none")
+def _no_such_program(child: GrammarChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "none"))
 
 
-def _no_llguidance(child: GrammarChild, tmp_path: Path) -> None:
+def _no_llguidance(child: GrammarChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "program.py").write_text("raise ImportError")
-    child._command[2] = str(tmp_path / "program.py")
+    child._program[0] = str(tmp_path / "program.py")
 
 
 @pytest.mark.parametrize("spoil", [_no_such_program, _no_llguidance])
 async def test_where_no_child_starts_grammars_are_compiled_all_the_same(
-    spoil: Callable[[GrammarChild, Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spoil: Callable[[GrammarChild, Path, pytest.MonkeyPatch], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     inner = Engine(backend())
-    spoil(inner.grammar_child, tmp_path)
+    spoil(inner.grammar_child, tmp_path, monkeypatch)
     async with AsyncEngine(inner) as engine:
         with caplog.at_level(logging.WARNING, logger="copyahead.grammar.child"):
             for _ in range(2):

@@ -4,11 +4,11 @@ llguidance recurses without a limit, and some patterns take it exponential time 
 that ends one small process; what passes here is safe to compile in the engine. The program
 imports nothing of copyahead, so that it starts fast.
 
-    python -P check.py VOCAB_SIZE SECONDS
+    check.py VOCAB_SIZE
 
 A line in: a grammar in llguidance's own form, as a JSON text. A line out: a JSON text that says
 why it does not compile, empty where it does. The first line out is empty: it is ready. It ends
-with its input, or when one grammar takes longer than SECONDS.
+with its input; `children.process` ends it when one grammar takes too long.
 """
 
 from __future__ import annotations
@@ -58,27 +58,18 @@ def _check(llguidance: Any, tokenizer: Any, grammar: str) -> str:
         return f"the compiler failed: {error!r}"
 
 
-def _serve(vocab_size: int, seconds: int) -> None:
+def _serve(vocab_size: int) -> None:
     import llguidance
 
     wrapper = llguidance.TokenizerWrapper(_Vocabulary(vocab_size))
     tokenizer = llguidance.LLTokenizer(wrapper, eos_token=[0])
     _answer("")
     for line in sys.stdin:
-        _set_alarm(seconds)
-        reason = _check(llguidance, tokenizer, json.loads(line))
-        _set_alarm(0)
-        _answer(reason)
+        _answer(_check(llguidance, tokenizer, json.loads(line)))
 
 
 def _answer(reason: str) -> None:
     print(json.dumps(reason), flush=True)
-
-
-def _set_alarm(seconds: int) -> None:
-    """For a parent that is gone; one that lives ends it in time."""
-    if hasattr(signal, "alarm"):
-        signal.alarm(seconds)
 
 
 def _set_limits() -> None:
@@ -96,9 +87,9 @@ def main() -> None:
     # Ctrl-C reaches all processes of a terminal: the server decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _set_limits()
-    vocab_size, seconds = map(int, sys.argv[1:])
+    vocab_size = int(sys.argv[1])
     threading.stack_size(STACK_BYTES)
-    thread = threading.Thread(target=_serve, args=(vocab_size, seconds))
+    thread = threading.Thread(target=_serve, args=(vocab_size,))
     thread.start()
     thread.join()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,12 +201,35 @@ class TestKeeping:
 
 
 class TestFailing:
-    def test_a_crash_names_the_build_flag(
-        self, tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        crash = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"]
-        monkeypatch.setattr(probe, "_command", lambda: crash)
-        with pytest.raises(ModelError, match=r"crashed \(SIGSEGV\).*DGGML_NATIVE=OFF"):
+    @pytest.mark.parametrize(
+        ("program", "words"),
+        [
+            (
+                "os.kill(os.getpid(), signal.SIGILL)",
+                r"crashed \(SIGILL\).*another proc.*NATIVE=OFF",
+            ),
+            ("os.kill(os.getpid(), signal.SIGSEGV)", r"crashed \(SIGSEGV\).*damaged.*NATIVE=OFF"),
+            ("os.abort()", r"crashed \(SIGABRT\).*fetch it again"),
+            ("os.kill(os.getpid(), signal.SIGKILL)", r"killed \(SIGKILL\).*smaller model"),
+            ("os.kill(os.getpid(), signal.SIGTERM)", r"ended from outside \(SIGTERM\)"),
+            ("os.kill(os.getpid(), signal.SIGRTMIN + 3)", r"ended from outside \(signal 37\)"),
+            ("raise MemoryError", "memory ran out when .*smaller model"),
+            (
+                "raise OSError('libgomp.so.1: cannot open')",
+                r"library \(OSError: libgomp.so.1.*anew",
+            ),
+            ("raise KeyError('x')", r"failed \(KeyError: 'x'\)"),
+            ("pass", "failed"),
+        ],
+    )
+    def test_a_crash_is_told_with_what_helps(
+        self, program: str, words: str, tiny_models: dict[str, Path], tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        crash = tmp_path / "crash.py"
+        crash.write_text(f"import os, signal\n{program}\n")
+        monkeypatch.setattr(probe, "PROGRAM", (str(crash),))
+        with pytest.raises(ModelError, match=words):
             probe.find_settings(tiny_models["plain"], ModelOptions())
 
     def test_the_reason_comes_through(self, tmp_path: Path) -> None:

@@ -11,19 +11,18 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-import copyahead
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.gguf import find_model, fingerprint, read_header
 from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
 from copyahead.backends.probe import cache
 from copyahead.backends.probe.measure import Measurement, MeasurementRequest
+from copyahead.children.process import ChildProcess
 from copyahead.config import ModelOptions
 from copyahead.contracts import Capabilities
 from copyahead.errors import ModelError
@@ -32,6 +31,11 @@ from copyahead.types import Exactness
 
 logger = logging.getLogger(__name__)
 
+PROGRAM = ("-m", "copyahead.backends.probe.measure")
+_BUILD_ANEW = (
+    "build it anew with CMAKE_ARGS=-DGGML_NATIVE=OFF pip install --force-reinstall --no-cache-dir "
+    "--no-binary llama-cpp-python llama-cpp-python"
+)
 PREFIX = 736
 """Tokens before the probed rows: beyond 512, where llama.cpp may split the KV cache over its
 threads, and so that a block of 64 crosses a multiple of 256, where the cache grows."""
@@ -222,37 +226,52 @@ def _exactness(found: Measurement) -> Exactness:
 
 
 def _run(request: MeasurementRequest) -> Measurement:
-    """Measure in a process of its own."""
-    done = subprocess.run(
-        [*_command(), msgspec.json.encode(request).decode()],
-        capture_output=True,
-        text=True,
-        env=_environment(),
-        check=False,
-    )
-    lines = done.stdout.splitlines() or [""]
-    if done.returncode == 0:
-        return msgspec.json.decode(lines[-1], type=Measurement)
-    if done.returncode < 0:
-        name = signal.Signals(-done.returncode).name
-        raise ModelError(
-            f"llama.cpp crashed ({name}) when {request.path} was probed: build it anew with "
-            "CMAKE_ARGS=-DGGML_NATIVE=OFF pip install --force-reinstall --no-cache-dir "
-            "--no-binary llama-cpp-python llama-cpp-python"
-        )
+    """Measure in a process of its own, which ends with this one."""
+    arguments = [*PROGRAM, msgspec.json.encode(request).decode()]
+    child = ChildProcess(arguments, stderr=subprocess.PIPE)
+    output, error = (text.decode("utf-8", "replace").splitlines() for text in child.read())
+    status = child.status or 0
+    if status == 0 and output:
+        return msgspec.json.decode(output[-1], type=Measurement)
+    if status < 0:
+        raise ModelError(_crash(request.path, -status))
     try:
-        reason = msgspec.json.decode(lines[-1], type=dict[str, str])["error"]
+        reason = msgspec.json.decode(output[-1] if output else "", type=dict[str, str])["error"]
     except (msgspec.MsgspecError, KeyError):
-        reason = (done.stderr.splitlines() or ["no reason given"])[-1]
+        reason = _failure(request.path, error[-1] if error else "no reason given")
     raise ModelError(reason)
 
 
-def _command() -> list[str]:
-    return [sys.executable, "-m", "copyahead.backends.probe.measure"]
+def _crash(path: str, number: int) -> str:
+    """What a signal that ended the measurement says, and what helps."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    what = f"llama.cpp crashed ({name}) when {path} was probed"
+    if name == "SIGILL":
+        return f"{what}: it was built for another processor; {_BUILD_ANEW}"
+    if name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE"):
+        return (
+            f"{what}: the file may be damaged, then fetch it again; or the build is, then "
+            f"{_BUILD_ANEW}"
+        )
+    if name == "SIGKILL":
+        return (
+            f"the probe of {path} was killed ({name}), as systems do when memory runs out: free "
+            "some, or take a smaller model or quantisation"
+        )
+    return f"the probe of {path} was ended from outside ({name}): start again"
 
 
-def _environment() -> dict[str, str]:
-    """This process's environment, with this copy of the package first on the path."""
-    home = str(Path(copyahead.__file__).parents[1])
-    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+def _failure(path: str, last: str) -> str:
+    """What the last line of a traceback says, and what helps."""
+    kind = last.partition(":")[0]
+    if kind == "MemoryError":
+        return f"memory ran out when {path} was probed: take a smaller model or quantisation"
+    if kind in ("OSError", "ImportError", "ModuleNotFoundError"):
+        return (
+            f"the probe of {path} cannot load a library ({last}): install what it names, or "
+            "llama-cpp-python anew with pip install --force-reinstall llama-cpp-python"
+        )
+    return f"the probe of {path} failed ({last}): start again with --verbose, and report it"
