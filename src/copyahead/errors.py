@@ -5,6 +5,7 @@
     ├── RequestError              one request cannot be served as asked
     │   ├── ContextOverflowError  its prompt does not fit the context
     │   └── TemplateError         the model's chat template cannot render its messages
+    │       └── TemplateLimitError  it takes too much time or memory over them
     ├── ModelError                the model file is missing, unreadable, or unsuitable
     ├── BackendError              a target pass failed
     ├── EngineStopped             the engine was closed before the answer was done
@@ -49,6 +50,10 @@ class ContextOverflowError(RequestError):
 
 class TemplateError(RequestError):
     """The model's chat template cannot render these messages, or has a fault of its own."""
+
+
+class TemplateLimitError(TemplateError):
+    """The model's chat template takes too much time or memory over these messages."""
 
 
 class ModelError(CopyaheadError):

@@ -159,6 +159,7 @@ class Service:
         """End what runs and free the model. Idempotent."""
         self.work.close()
         self.engine.close()
+        self.template.close()
 
     def describe(self) -> dict[str, Any]:
         """The model as `GET /v1/models` lists it, without its time."""

@@ -73,6 +73,9 @@ def find_model(path: str | os.PathLike[str] | None) -> Path:
         raise ModelError(f"model {found} is a directory: name the .gguf file in it")
     if not found.exists():
         raise ModelError(f"model {found} does not exist: give the path of a GGUF file")
+    if not found.is_file():
+        # Opening a pipe that nobody writes to would wait for ever.
+        raise ModelError(f"model {found} is a pipe or a device: give the path of a GGUF file")
     try:
         with found.open("rb") as file:
             magic = file.read(len(_MAGIC))

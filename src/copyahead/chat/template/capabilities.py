@@ -13,6 +13,7 @@ import msgspec
 
 from copyahead.chat.messages import Messages
 from copyahead.chat.tools.formats import TAG_FORMATS, TagFormat
+from copyahead.errors import TemplateLimitError
 
 Render = Callable[[Messages, Messages | None], str]
 """Renders messages and tools; raises whatever a template raises."""
@@ -62,11 +63,14 @@ def in_parts(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_capabilities(render: Render) -> TemplateCapabilities:
-    """What the template behind `render` can do."""
+    """What the template behind `render` can do. Raises TemplateLimitError where it tells nothing,
+    as it takes too long over a few words."""
 
     def rendered(messages: Messages, tools: Messages | None = None) -> str:
         try:
             return render(messages, tools)
+        except TemplateLimitError:
+            raise
         except Exception:
             return ""
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from copyahead.chat.untrusted_json import MAX_DEPTH, is_shallow, parsed
 from copyahead.contracts import Tokenizer
-from copyahead.errors import RequestError, TemplateError
+from copyahead.errors import EngineStopped, RequestError, TemplateError, TemplateLimitError
 from copyahead.types import Token
 
 _PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
@@ -111,6 +111,8 @@ class ControlTexts:
             return RenderedPrompt(text)
         try:
             marked = render(changed)
+        except (TemplateLimitError, EngineStopped):
+            raise
         except Exception as error:
             if not self.find(text):
                 return RenderedPrompt(text)

@@ -7,10 +7,8 @@ row. Each template is tried out once, when it is loaded; what it cannot do is sa
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from copyahead.chat.messages import (
@@ -26,16 +24,15 @@ from copyahead.chat.messages import (
 )
 from copyahead.chat.reasoning import markers_of
 from copyahead.chat.template.capabilities import find_capabilities, in_parts
+from copyahead.chat.template.child import RenderingChildren
+from copyahead.chat.template.jinja import compile_template, words_of
 from copyahead.chat.template.literal_text import ControlTexts, RenderedPrompt
 from copyahead.chat.tools.definitions import describe
 from copyahead.chat.tools.formats import HERMES, ToolFormat, format_of
 from copyahead.chat.untrusted_json import parsed
-from copyahead.errors import MissingExtraError, RequestError, TemplateError
+from copyahead.errors import EngineStopped, RequestError, TemplateError, TemplateLimitError
 
 if TYPE_CHECKING:
-    import jinja2
-    from jinja2.ext import Extension
-
     from copyahead.contracts import Backend
 
 logger = logging.getLogger(__name__)
@@ -60,14 +57,22 @@ class ChatTemplate:
         eos: str = "",
         adds_bos: bool = False,
         control_texts: Collection[str] = (),
+        children: RenderingChildren | None = None,
     ) -> None:
-        """`source` None takes ChatML. `adds_bos`: the tokenizer puts `bos` first by itself, so
-        the prompt is rendered without it. `control_texts`: how its control tokens are spelled.
-        Raises TemplateError for a template with a fault."""
+        """`source` None takes ChatML. `children` render `source`, and the template closes them;
+        without any it runs in this process, for as long as it likes. `adds_bos`: the tokenizer
+        puts `bos` first by itself, so the prompt is rendered without it. `control_texts`: how its
+        control tokens are spelled. Raises TemplateError for a template with a fault."""
         self.source = CHATML if source is None else source
         self.bos, self.eos = bos, eos
         self._adds_bos = adds_bos
-        self._template = _compile(self.source)
+        self._children = children
+        self._render: Callable[[dict[str, Any]], str]
+        if children is None:
+            self._render = compile_template(self.source).render
+        else:
+            children.start()
+            self._render = children.render
         self.capabilities = find_capabilities(self._run)
         self.tool_format: ToolFormat = HERMES
         if self.capabilities.tools:
@@ -75,16 +80,17 @@ class ChatTemplate:
         self.markers = markers_of(self.source)
         # Templates look for these in messages, where earlier turns may rightly hold them.
         own = {*self.markers, self.tool_format.begin, self.tool_format.end}
-        self.controls = ControlTexts(
-            control_texts, kept=own, known=_words(self._template.environment, self.source)
-        )
+        self.controls = ControlTexts(control_texts, kept=own, known=words_of(self.source))
         self.end_texts: tuple[str, ...] = ("<|im_end|>",) if source is None else ()
         """Texts that end a turn where the model has no token for that."""
 
     @classmethod
     def from_backend(cls, backend: Backend) -> ChatTemplate:
         """The template that comes with a backend's model; ChatML, and a warning in the log,
-        where there is none or it has a fault."""
+        where there is none or it has a fault.
+
+        It is a program of strangers, so it runs in processes of its own, with limits: `close` it.
+        """
         source, tokenizer = backend.chat_template, backend.tokenizer
         options: dict[str, Any] = {
             "bos": tokenizer.bos_text,
@@ -95,11 +101,18 @@ class ChatTemplate:
         if source is None:
             logger.warning("the model has no chat template: messages are written as ChatML")
             return cls(None, **options)
+        children = RenderingChildren(source)
         try:
-            return cls(source, **options)
+            return cls(source, children=children, **options)
         except TemplateError as error:
+            children.close()
             logger.warning("%s: messages are written as ChatML", error)
             return cls(None, **options)
+
+    def close(self) -> None:
+        """End what renders; nothing can be rendered after it. Idempotent."""
+        if self._children is not None:
+            self._children.close()
 
     def prompt(
         self,
@@ -142,10 +155,14 @@ class ChatTemplate:
         adapted = self._adapted(conversation)
         try:
             text = self._run(self._parted(adapted), offered or None, add_generation_prompt, given)
+        except (TemplateLimitError, EngineStopped):
+            raise
         except Exception as error:
             gentler = self._parted(relaxed(adapted))
             try:
                 text = self._run(gentler, offered or None, add_generation_prompt, given)
+            except (TemplateLimitError, EngineStopped):
+                raise
             except Exception:
                 raise TemplateError(
                     f"the model's chat template refuses the conversation: {error}", field="messages"
@@ -180,7 +197,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        return self._template.render(
+        return self._render(
             {
                 **(variables or {}),
                 "messages": messages,
@@ -224,70 +241,3 @@ def _object(arguments: str, named: bool) -> Any:
     if isinstance(value, dict):
         return value
     return {"arguments": arguments} if named else arguments
-
-
-def _compile(source: str) -> jinja2.Template:
-    try:
-        import jinja2
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
-        raise MissingExtraError("jinja2", "server") from error
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.add_extension(_generation_tag())
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    try:
-        return environment.from_string(source)
-    except jinja2.TemplateError as error:
-        raise TemplateError(f"the model's chat template has a fault: {error}") from error
-
-
-def _words(environment: jinja2.Environment, source: str) -> set[str]:
-    """The names and texts in the code of a template."""
-    return {
-        text.strip("'\"") for _, kind, text in environment.lex(source) if kind in ("name", "string")
-    }
-
-
-def _generation_tag() -> type[Extension]:
-    """The one tag of chat templates that Jinja does not know, `{% generation %}`.
-
-    It marks, for training, what the model wrote. For a prompt it changes nothing.
-    """
-    from jinja2 import nodes
-    from jinja2.ext import Extension
-    from jinja2.parser import Parser
-
-    class Generation(Extension):
-        tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
-
-        def parse(self, parser: Parser) -> list[nodes.Node]:
-            """The body of the block."""
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    return Generation
-
-
-def _refuse(message: object) -> None:
-    raise TemplateError(str(message))
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """As models saw it in training: no HTML escapes, and letters as they are."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )

@@ -1,0 +1,73 @@
+"""A program that renders one chat template, in limits of memory; `child` sets those of time.
+
+    python -m copyahead.chat.template.render
+
+The first line out is empty: it is ready. The first line in is the template, each after it the names
+that the template sees, all as JSON. A line out for each: `{"text": ...}`, `{"error": ...}` with the
+template's own reason, or `{"limit": ...}`, after which the program ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from copyahead.chat.template.jinja import compile_template
+
+MAX_BYTES = 1 << 30
+"""Most memory. A prompt of a megabyte takes a fraction of it."""
+MAX_CHARACTERS = 1 << 25
+"""Longest prompt that is handed over."""
+
+
+def _serve() -> None:
+    render: Callable[..., str] | None = None
+    for line in sys.stdin:
+        try:
+            given = json.loads(line)
+            if render is None:
+                render, answer = compile_template(given).render, {"text": ""}
+            else:
+                answer = {"text": render(given)}
+        except MemoryError:
+            answer = {"limit": "memory"}
+        except Exception as error:
+            answer = {"error": str(error)}
+        if len(answer.get("text", "")) > MAX_CHARACTERS:
+            answer = {"limit": "characters"}
+        _answer(answer)
+        if "limit" in answer:
+            return
+
+
+def _answer(answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def _set_limits() -> None:
+    try:
+        import resource
+    except ImportError:
+        return
+    for kind, limit in ((resource.RLIMIT_AS, MAX_BYTES), (resource.RLIMIT_CORE, 0)):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (limit, limit))
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    # Ctrl-C reaches all processes of a terminal: the server decides when this one ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _set_limits()
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    _serve()
+
+
+if __name__ == "__main__":
+    main()
