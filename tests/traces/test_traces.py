@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -417,18 +416,6 @@ def test_a_lost_record_in_the_middle_is_noticed(tmp_path: Path) -> None:
 def test_a_record_file_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written"):
         TraceWriter(tmp_path / "none" / "own.jsonl")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="there are no such modes")
-def test_a_record_file_is_its_owner_s_alone_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
-    made, old = tmp_path / "made.jsonl", tmp_path / "old.jsonl"
-    old.touch()
-    old.chmod(0o640)
-    for path in (made, old):
-        with TraceWriter(path) as writer:
-            writer.write([1], [2])
-    assert stat.S_IMODE(made.stat().st_mode) == 0o600
-    assert stat.S_IMODE(old.stat().st_mode) == 0o640
 
 
 def test_recorded_turns_that_go_on_share_a_stream(tmp_path: Path) -> None:

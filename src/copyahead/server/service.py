@@ -15,7 +15,7 @@ from copyahead.contracts import Capabilities
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.engine.request import Request
 from copyahead.server.errors import ApiError
-from copyahead.server.generation import Generation, Outcome
+from copyahead.server.generation import Generation, Outcome, Written
 from copyahead.server.http.limits import Queue
 from copyahead.server.metrics import Metrics
 from copyahead.server.work import Work, check_wanted
@@ -90,6 +90,8 @@ class Service:
             lambda: engine.cells_in_use,
         )
         self.recorder: Recorder | None = None
+        self._num_unrecorded = 0
+        """Answers that the trace lacks since it could last be written."""
         self.template = template
         self.work = Work()
 
@@ -183,32 +185,53 @@ class Service:
         _log(outcome)
         if self.recorder is not None:
             # In a thread: a long prompt takes a while to compare with those before it.
-            arguments = self.recorder, generation.requests, outcome
-            asyncio.get_running_loop().run_in_executor(None, _record, *arguments)
+            arguments = generation.requests, outcome
+            asyncio.get_running_loop().run_in_executor(None, self._record, *arguments)
+
+    def _record(self, requests: Sequence[Request], outcome: Outcome) -> None:
+        """Append every answer to the trace. A file that cannot be written fails no request."""
+        answers = zip(outcome.written, outcome.reasons, strict=True)
+        for request in requests:
+            options = _recorded_options(request)
+            for written, reason in itertools.islice(answers, request.n):
+                try:
+                    self._record_one(request, written, options, reason)
+                except OSError as error:
+                    if not self._num_unrecorded:
+                        logger.error(
+                            "the trace cannot be written, and requests are missing from it until "
+                            "it can: %s",
+                            error,
+                        )
+                    self._num_unrecorded += 1
+
+    def _record_one(
+        self, request: Request, written: Written, options: Mapping[str, Any], reason: str
+    ) -> None:
+        if self.recorder is None:
+            return
+        self.recorder.write(
+            request.prompt,
+            written.tokens,
+            rounds=written.rounds,
+            options=options,
+            finish_reason=reason,
+        )
+        if self._num_unrecorded:
+            logger.warning("the trace is written again, without %d answers", self._num_unrecorded)
+            self._num_unrecorded = 0
 
 
-def _record(recorder: Recorder, requests: Sequence[Request], outcome: Outcome) -> None:
-    """Append every answer to the trace. A file that cannot be written fails no request."""
-    answers = zip(outcome.written, outcome.reasons, strict=True)
-    for request in requests:
-        options = {
-            **{name: value for name, value in asdict(request.sampling).items() if value},
-            "lookup": request.lookup,
-            "policy": request.policy,
-        }
-        # JSON knows no numbers as keys.
-        options["logit_bias"] = {str(t): b for t, b in request.sampling.logit_bias.items()}
-        for written, reason in itertools.islice(answers, request.n):
-            try:
-                recorder.write(
-                    request.prompt,
-                    written.tokens,
-                    rounds=written.rounds,
-                    options=options,
-                    finish_reason=reason,
-                )
-            except OSError as error:
-                logger.error("the trace cannot be written: %s", error)
+def _recorded_options(request: Request) -> dict[str, Any]:
+    """What a trace says of how an answer was asked for."""
+    options = {
+        **{name: value for name, value in asdict(request.sampling).items() if value},
+        "lookup": request.lookup,
+        "policy": request.policy,
+    }
+    # JSON knows no numbers as keys.
+    options["logit_bias"] = {str(t): b for t, b in request.sampling.logit_bias.items()}
+    return options
 
 
 def _log(outcome: Outcome) -> None:

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from copyahead.errors import ConfigError
+from copyahead.traces.record_file import RecordFile
 
 VERSION = 1
 """Of the record; raised whenever a field changes its meaning."""
@@ -62,28 +62,18 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer as text; only where it was asked for."""
 
 
-def _owner_only(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 class TraceWriter:
     """Appends records to a file. Safe to call from several threads."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, model: str = "", vocab_size: int = 0
     ) -> None:
-        """Only its owner may read a file made here: token ids are as good as text.
+        """Only its owner may read the file, also one that exists: token ids are as good as text.
 
-        Raises ConfigError where the file cannot be opened for appending.
+        Raises ConfigError where the file cannot be opened for appending, and where it, or a link
+        to it, is another user's.
         """
-        self._path = Path(path).expanduser()
-        try:
-            # Unbuffered, and one write a record: lines of several processes do not mix.
-            self._file = open(self._path, "ab", buffering=0, opener=_owner_only)  # noqa: SIM115
-        except OSError as error:
-            raise ConfigError(
-                f"record file {self._path} cannot be written ({error.strerror}): name another"
-            ) from None
+        self._file = RecordFile(Path(path).expanduser())
         self._model = model
         self._vocab_size = vocab_size
         self._run = os.urandom(6).hex()
@@ -101,7 +91,7 @@ class TraceWriter:
         finish_reason: str = "",
         text: str | None = None,
     ) -> None:
-        """Append one request. Raises OSError where the file cannot be written."""
+        """Append one request, whole or not at all. OSError where the file cannot be written."""
         read = np.asarray(prompt, dtype=np.int32)
         with self._lock:
             session, turn, shared = self._session_of(read)
@@ -120,7 +110,7 @@ class TraceWriter:
                 time=round(time.time(), 3),
                 text=text,
             )
-            self._file.write(msgspec.json.encode(record) + b"\n")
+            self._file.append(msgspec.json.encode(record) + b"\n")
             self._remember(session, turn, [*record.output], read)
 
     def close(self) -> None:
