@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,8 +194,8 @@ def test_closing_ends_a_check() -> None:
 
     process = child._process
     assert process is not None
-    waits = _Watched(process.stdout)
-    process.stdout = waits  # type: ignore[assignment]
+    waits = _Watched(process._process.stdout)
+    process._process.stdout = waits  # type: ignore[assignment]
     thread = threading.Thread(target=check)
     thread.start()
     assert waits.asked.wait(timeout=30)

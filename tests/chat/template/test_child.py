@@ -46,7 +46,7 @@ def spoilt(source: str) -> str:
 
 def backend_with(source: str) -> FakeBackend:
     backend = FakeBackend()
-    backend.chat_template = source  # type: ignore[attr-defined]
+    backend.chat_template = source
     return backend
 
 
