@@ -226,6 +226,8 @@ LOOK, WRITE = CALL % ("look", '{"a": 1}'), CALL % ("write", '{"a": "}\\n"}')
 SAID_CALLS: list[tuple[str, list[tuple[str, Any]], str]] = [
     (LOOK, [("look", {"a": 1})], ""),
     (CALL % ("look", "{}"), [("look", {})], ""),
+    (CALL % ("look", '""'), [("look", {})], ""),
+    (CALL % ("look", '" \\n"'), [("look", {})], ""),
     (f"well {LOOK}", [("look", {"a": 1})], "well"),
     (f"{LOOK}\n{WRITE}", [("look", {"a": 1}), ("write", {"a": "}\n"})], ""),
     ("no call", [], "no call"),

@@ -68,9 +68,11 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise RequestError(f"{where} holds a call without a function and its name", field=where)
-    arguments = function.get("arguments") or "{}"
+    arguments = function.get("arguments")
     if isinstance(arguments, Mapping):
         arguments = json.dumps(arguments, ensure_ascii=False)
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        arguments = "{}"
     if not isinstance(arguments, str):
         raise RequestError(f"{where} holds arguments that are no JSON text", field=where)
     return {

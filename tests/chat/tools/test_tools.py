@@ -149,6 +149,13 @@ ANSWERS: list[tuple[str, ToolFormat, Found]] = [
         HERMES,
         ("", [("f", "{}"), ("g", "12")]),
     ),
+    # No arguments at all are an empty object.
+    (
+        '<tool_call>{"name": "f", "arguments": ""}</tool_call>'
+        '<tool_call>{"arguments": " \\n", "name": "g"}</tool_call>',
+        HERMES,
+        ("", [("f", "{}"), ("g", "{}")]),
+    ),
     # Brackets that do not match, a missing one, one too many, a missing end marker.
     (
         '<tool_call>{"name": "f", "arguments": {"a": [1, <b}</tool_call>then'
@@ -209,6 +216,20 @@ ANSWERS: list[tuple[str, ToolFormat, Found]] = [
         JSON,
         ("Here:", [("f", '{"a": 1}'), ("g", "{}")]),
     ),
+    # The object as a string of JSON, here too; but no other string.
+    (
+        '{"name": "f", "parameters": "{\\"a\\": 1}"}; {"parameters": "", "name": "g"}',
+        LLAMA,
+        ("", [("f", '{"a": 1}'), ("g", "{}")]),
+    ),
+    (
+        '[{"name": "f", "arguments": "{\\"a\\": \\"]\\"}"}, {"name": "g", "arguments": " "}] ok',
+        JSON_LIST,
+        (" ok", [("f", '{"a": "]"}'), ("g", "{}")]),
+    ),
+    ('{"name": "f", "arguments": "[1]"}', JSON, ('{"name": "f", "arguments": "[1]"}', [])),
+    ('{"name": "h", "arguments": "{}"}', JSON, ('{"name": "h", "arguments": "{}"}', [])),
+    ('{"name": "f", "arguments": "{\\"a', JSON, ('{"name": "f", "arguments": "{\\"a', [])),
     # Answers in JSON that are no calls: other keys, other names, arguments that are no object.
     ('{"name": "Ada", "age": 36}', JSON, ('{"name": "Ada", "age": 36}', [])),
     ('{"name": "Ada", "arguments": {}}', JSON, ('{"name": "Ada", "arguments": {}}', [])),

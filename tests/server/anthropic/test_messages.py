@@ -274,6 +274,20 @@ def test_what_a_coding_agent_sends(server: Running) -> None:
     assert messages[4]["content"] == "Error: gone"
 
 
+@pytest.mark.parametrize("given", [{}, "", " \n", None])
+def test_a_call_without_arguments_may_come_back(server: Running, given: Any) -> None:
+    body = {"max_tokens": 9, "messages": [
+        {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "t", "name": "look", "input": given}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "t"}, {"type": "text", "text": "say:ok"}]},
+    ]}  # fmt: skip
+    answer = httpx.post(f"{server.api}/messages", json=body)
+    assert answer.status_code == 200, answer.text
+    messages, _ = messages_of(MessagesRequest.model_validate(body))
+    assert messages[0]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
 def user(*blocks: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(blocks)}], "max_tokens": 5}
 
@@ -295,7 +309,9 @@ def user(*blocks: Any) -> dict[str, Any]:
         (
             {
                 "max_tokens": 5,
-                "messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}],
+                "messages": [
+                    {"role": "assistant", "content": [{"type": "tool_use", "input": [1]}]}
+                ],
             },
             "messages[0].content[0].input",
         ),

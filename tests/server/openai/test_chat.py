@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 
+from copyahead.chat.messages import checked
 from tests.server.toys import CALL, SAID_CALLS, TOKENIZER, Running, running, toy_template
 
 TOOLS: Any = [
@@ -122,6 +123,15 @@ def test_tool_calls_are_accumulated_by_the_client(
     assert final.choices[0].finish_reason == reason
     ids = [call.id for call in final.choices[0].message.tool_calls or []]
     assert len(set(ids)) == len(calls)
+
+
+@pytest.mark.parametrize("arguments", ["", " \n", None, {}, "{}"])
+def test_a_call_without_arguments_may_come_back(server: Running, arguments: Any) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": arguments}}
+    messages = [{"role": "assistant", "tool_calls": [call]}, *said("ok")]
+    answer = httpx.post(f"{server.api}/chat/completions", json={"messages": messages})
+    assert answer.status_code == 200, answer.text
+    assert checked(messages)[0]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
 def read_calls(message: Any) -> list[tuple[str, Any]]:

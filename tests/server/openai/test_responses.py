@@ -10,6 +10,7 @@ import openai
 import pydantic
 import pytest
 
+from copyahead.chat.messages import checked
 from copyahead.server.openai.responses_input import ResponsesRequest, messages_of
 from tests.server.toys import (
     LOOK,
@@ -236,6 +237,18 @@ def test_calls_and_outputs_of_several_turns() -> None:
     assert messages[6]["tool_calls"][0]["function"]["arguments"] == '{"input": "+a"}'
 
 
+@pytest.mark.parametrize("arguments", ["", " \n", None])
+def test_a_call_without_arguments_may_come_back(server: Running, arguments: str | None) -> None:
+    call = {"type": "function_call", "name": "look", "call_id": "1", "arguments": arguments}
+    output = {"type": "function_call_output", "call_id": "1", "output": "x"}
+    asked = [{"role": "user", "content": "say:ok"}]
+    body = {"input": [call, output, *asked], "tools": TOOLS}
+    answer = httpx.post(f"{server.api}/responses", json=body)
+    assert answer.status_code == 200, answer.text
+    (message, _) = checked(messages_of(ResponsesRequest.model_validate({"input": [call, output]})))
+    assert message["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -269,7 +282,11 @@ def test_calls_and_outputs_of_several_turns() -> None:
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "input[0].content[0]",
         ),
-        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].arguments"),
+        (
+            {"input": [{"type": "function_call", "name": "f", "arguments": 7}]},
+            "input[0].arguments",
+        ),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
         ({"input": "the " * 3000}, "input"),
     ],
 )

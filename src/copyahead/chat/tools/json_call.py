@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection
 
+from copyahead.chat.untrusted_json import parsed
+
 SPACE = " \t\r\n"
 """White space of JSON."""
 NAME_LIMIT = 256
@@ -22,7 +24,7 @@ class CallReader:
 
     def __init__(self, names: Collection[str] | None, strict: bool) -> None:
         """`strict`: nothing but the object itself says that it is a call, so its name must be
-        one of `names` and its arguments an object."""
+        one of `names` and its arguments an object, or a string that holds one."""
         self.name = ""
         self.started = self.done = self.ended = False
         self.leftover = ""
@@ -91,11 +93,13 @@ class CallReader:
             self._read_string(self._name_read)
             return char == '"'
         self._kept = self._key in _ARGUMENT_KEYS and not self._has_arguments
-        if self._strict and (char != "{" if self._kept else self._key not in _OTHER_KEYS):
+        if self._strict and (char not in '{"' if self._kept else self._key not in _OTHER_KEYS):
             return False
         self._has_arguments |= self._kept
-        if self._kept and not self._start():
+        if self._kept and not self._is_known():
             return False
+        if self._kept and not (self._strict and char == '"'):
+            self._start()
         return self._begin_value(char)
 
     def _begin_value(self, char: str) -> bool:
@@ -116,9 +120,14 @@ class CallReader:
 
     def _string_read(self) -> bool:
         if self._kept:
-            # Some models write the object as a string of JSON.
+            # Some models write the object as a string of JSON, and no arguments as an empty one.
             text = "".join(self._word)
-            self.arguments.append(f'"{text}"' if (plain := _unquote(text)) is None else plain)
+            plain = _unquote(text)
+            if self._strict and not _holds_object(plain):
+                return False
+            given = f'"{text}"' if plain is None else plain
+            self.arguments.append(given if given.strip() else "{}")
+            self._start()
         self._state = self._after_value
         return True
 
@@ -165,10 +174,17 @@ class CallReader:
 
     def _start(self) -> bool:
         """Announce the call if its name is known; False when no tool has that name."""
-        if self.name and self._strict and self.name not in (self._names or ()):
-            return False
-        self.started = bool(self.name)
-        return True
+        self.started = bool(self.name) and self._is_known()
+        return self.started or not self.name
+
+    def _is_known(self) -> bool:
+        """Whether it may be a call, by its name as far as that has been read."""
+        return not (self.name and self._strict) or self.name in (self._names or ())
+
+
+def _holds_object(text: str | None) -> bool:
+    """Whether a string stands for arguments: a JSON object, or none at all."""
+    return text is not None and (not text.strip() or isinstance(parsed(text), dict))
 
 
 def _unquote(text: str) -> str | None:

@@ -122,6 +122,8 @@ def _block(section: Section) -> dict[str, Any]:
 
 def _input(arguments: str) -> dict[str, Any]:
     """The object that a call's arguments are; under `arguments`, as text, what is none."""
+    if not arguments.strip():
+        return {}
     value = parsed(arguments)
     return value if isinstance(value, dict) else {"arguments": arguments}
 

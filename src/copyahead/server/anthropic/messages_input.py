@@ -151,6 +151,8 @@ def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any
 
 def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     arguments = block.get("input")
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        arguments = {}
     if not isinstance(arguments, Mapping) or not is_shallow(arguments):
         what = "nested less deeply" if isinstance(arguments, Mapping) else "an object"
         raise ApiError(

@@ -187,7 +187,8 @@ class _Turn:
     def _add_call(self, item: Mapping[str, Any], where: str) -> None:
         name = text_field(item, "name", where)
         if item["type"] == "function_call":
-            arguments = text_field(item, "arguments", where)
+            given = {"arguments": item.get("arguments") or ""}
+            arguments = text_field(given, "arguments", where)
         else:
             arguments = json.dumps({"input": text_field(item, "input", where)}, ensure_ascii=False)
         call = {

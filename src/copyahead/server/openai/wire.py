@@ -14,7 +14,9 @@ class FunctionCall(Wire):
     """A function and its arguments, as JSON text."""
 
     name: str
-    arguments: str = "{}"
+    arguments: str | dict[str, Any] | None = Field(
+        None, description="Nothing, and an empty text, are no arguments."
+    )
 
 
 class ToolCall(Wire):
