@@ -10,6 +10,7 @@ import msgspec
 
 from copyahead.contracts import Tokenizer
 from copyahead.errors import MissingExtraError, RequestError
+from copyahead.grammar.emptiness import pruned
 from copyahead.grammar.state import GrammarState, reason_of
 from copyahead.types import Token
 
@@ -80,6 +81,15 @@ def does_not_compile(field: str, error: str) -> RequestError:
     return RequestError(f"{field} does not compile: {reason_of(error)}", field=field)
 
 
+def allows_nothing(what: str, field: str) -> RequestError:
+    """The refusal of a schema, named `what`, that no value follows."""
+    return RequestError(
+        f"{what} allows no value: it is false, or it needs itself without end; give a schema that "
+        "some value follows",
+        field=field,
+    )
+
+
 def _llguidance() -> Any:
     try:
         import llguidance
@@ -90,9 +100,14 @@ def _llguidance() -> Any:
 
 def _schema_grammar(llguidance: Any, json_schema: str) -> str:
     try:
-        json.loads(json_schema)
+        given = json.loads(json_schema)
+        possible = {} if given is True else pruned(given)
+        if possible is not given:
+            json_schema = json.dumps(possible)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"json_schema is not JSON: {error}", field="json_schema") from None
+    if possible is False:
+        raise allows_nothing("json_schema", "json_schema")
     try:
         grammar = llguidance.LLMatcher.grammar_from_json_schema(
             json_schema, overrides={"whitespace_pattern": WHITESPACE}

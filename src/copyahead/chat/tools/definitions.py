@@ -14,6 +14,8 @@ from copyahead.chat.reasoning import ReasoningMarkers
 from copyahead.chat.tools.formats import HERMES, Json, ToolFormat, json_rule, lark_text
 from copyahead.chat.untrusted_json import MAX_DEPTH, is_shallow
 from copyahead.errors import RequestError
+from copyahead.grammar.compiler import allows_nothing
+from copyahead.grammar.emptiness import pruned
 
 MAX_CALLS = 16
 """Most calls in one answer that a grammar asks for."""
@@ -164,7 +166,7 @@ def grammar_for(
     Where the model need not call, it is for calls with any arguments or for `answer`, the schema
     of the other answers; None if these are free. A call may be followed by more when `parallel`,
     except where one tool is to be called once. `thinking`: the model may think first, and `opened`
-    says that it already does.
+    says that it already does. Raises RequestError for a schema that no value follows.
     """
     tools, must_call, call_once = selection
     if not must_call and answer is None:
@@ -175,13 +177,13 @@ def grammar_for(
     if thinking is not None:
         lines.append(f"thoughts[suffix={lark_text(thinking.end)}]: /(?s:.*)/")
     if not must_call and answer is not None:
-        lines.append(f"answer: {json_rule(answer)}")
+        lines.append(f"answer: {json_rule(_possible(answer, 'response_format'))}")
     if tools:
         lines.append("call: " + " | ".join(f"call_{place}" for place in range(len(tools))))
     for place, tool in enumerate(tools):
         name, parameters = tool["function"]["name"], tool["function"]["parameters"]
         if must_call:
-            lines += form.rules(place, name, _closed(parameters))
+            lines += form.rules(place, name, _closed(_possible(parameters, "tools", name)))
         else:
             lines += form.free_rules(place, name)
     return "\n".join(lines) + "\n"
@@ -200,6 +202,14 @@ def _thinking_rule(thinking: ReasoningMarkers | None, opened: bool) -> str:
     if opened:
         return r"thoughts /\n{0,2}/ "
     return rf"({lark_text(thinking.begin)} thoughts /\n{{0,2}}/)? "
+
+
+def _possible(schema: Any, field: str, tool: str = "") -> Any:
+    """The schema without the parts that no value follows; RequestError where that is all of it."""
+    possible = pruned(schema)
+    if possible is False:
+        raise allows_nothing(f"{field}: the schema of {tool!r}" if tool else field, field)
+    return possible
 
 
 def _closed(parameters: Json) -> Json:

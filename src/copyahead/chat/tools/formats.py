@@ -164,7 +164,7 @@ def _arguments(schema: Json) -> list[tuple[str, Any, bool]]:
     needed = [key for key in required if isinstance(key, str)] if isinstance(required, list) else []
     for key in needed:
         named.setdefault(key, {})
-    return [(key, value, key in needed) for key, value in named.items()]
+    return [(key, value, key in needed) for key, value in named.items() if value is not False]
 
 
 def _value_rule(schema: Any, root: Json, free: str, after: str) -> str:

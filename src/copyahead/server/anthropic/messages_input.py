@@ -236,7 +236,7 @@ def format_of(config: OutputConfig | None) -> ResponseFormat | None:
     given = config.format if config is not None else None
     if given is None:
         return None
-    if given.get("type") != "json_schema" or not isinstance(given.get("schema"), dict):
+    if given.get("type") != "json_schema" or not isinstance(given.get("schema"), dict | bool):
         raise ApiError(
             "output_config.format must be of type json_schema, with a schema",
             param="output_config.format",

@@ -43,7 +43,7 @@ class TextFormat(Wire):
 
     type: str = "text"
     name: str | None = None
-    json_schema: dict[str, Any] | None = Field(None, alias="schema")
+    json_schema: dict[str, Any] | bool | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
