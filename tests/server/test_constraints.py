@@ -197,3 +197,190 @@ def test_an_endless_tool_is_refused_only_where_it_must_be_called(
 def test_true_is_any_json(plain_server: Running, route: Route, stream: bool) -> None:
     said = route.ask(plain_server, route.body('[1, {"a": null}]', schema=True), stream)
     assert said == Said('[1, {"a": null}]', [])
+
+
+PERSON = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
+NO = "no object at all"
+SPELLINGS: list[dict[str, Any]] = [
+    {"json_schema": PERSON},
+    {"json_schema": json.dumps(PERSON)},
+    {"guided_json": PERSON},
+    {"guided_json": json.dumps(PERSON)},
+    {"structured_outputs": {"json": PERSON, "regex": None, "disable_fallback": True}},
+]
+
+
+@each_way
+@each_route
+@pytest.mark.parametrize("fields", SPELLINGS)
+def test_a_schema_in_another_servers_spelling_is_kept(
+    plain_server: Running, route: Route, stream: bool, fields: dict[str, Any]
+) -> None:
+    said = route.ask(plain_server, route.body(NO) | fields, stream)
+    assert isinstance(said, Said), said
+    assert json.loads(said.text).keys() <= {"a"}
+
+
+OWN: list[tuple[Route, dict[str, Any]]] = [
+    (ROUTES[0], {"response_format": {"type": "json_object", "schema": PERSON}}),
+    (ROUTES[0], {"response_format": {"type": "json_schema", "schema": PERSON, "name": "x"}}),
+    (ROUTES[1], {"text": {"format": {"type": "json_object", "schema": PERSON}}}),
+    (ROUTES[2], {"output_format": {"type": "json_schema", "schema": PERSON}}),
+    (ROUTES[2], {"output_format": {"type": "json_schema", "schema": PERSON, "name": "x"}}),
+]
+
+
+@each_way
+@pytest.mark.parametrize(("route", "fields"), OWN)
+def test_a_routes_own_field_takes_other_spellings(
+    plain_server: Running, route: Route, stream: bool, fields: dict[str, Any]
+) -> None:
+    said = route.ask(plain_server, route.body(NO) | fields, stream)
+    assert isinstance(said, Said), said
+    assert json.loads(said.text).keys() <= {"a"}
+
+
+@each_way
+@each_route
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_choice": ["yes/no", '"']},
+        {"structured_outputs": {"choice": ["yes/no", '"']}},
+        {"guided_regex": 'yes/no|"'},
+        {"regex": r'yes\/no|"'},
+        {"structured_outputs": {"regex": 'yes/no|"'}},
+    ],
+)
+def test_choices_and_patterns_are_kept_with_tools_and_without(
+    plain_server: Running, route: Route, stream: bool, fields: dict[str, Any]
+) -> None:
+    free = route.ask(plain_server, route.body(NO) | fields, stream)
+    assert free in (Said("yes/no", []), Said('"', []))
+    for told, expected in (
+        ("yes/no", Said("yes/no", [])),
+        (CALL % ("look", "{}"), Said("", [("look", {})])),
+    ):
+        body = route.body(told, parameters=PERSON, choice="auto") | fields
+        assert route.ask(plain_server, body, stream) == expected
+
+
+def test_text_completions_keep_them_too(plain_server: Running) -> None:
+    for fields in ({"guided_choice": ["yes", "no"]}, {"guided_regex": "yes|no"}):
+        body: dict[str, Any] = {"prompt": "a", **fields}
+        answer = httpx.post(f"{plain_server.api}/completions", json=body).json()
+        assert answer["choices"][0]["text"] in ("yes", "no")
+    for fields in SPELLINGS:
+        body = {"prompt": "a", **fields, "max_tokens": 60}
+        answer = httpx.post(f"{plain_server.api}/completions", json=body).json()
+        assert json.loads(answer["choices"][0]["text"]).keys() <= {"a"}
+    body = {"prompt": "a", "guided_regex": "("}
+    error = httpx.post(f"{plain_server.api}/completions", json=body).json()["error"]
+    assert error["param"] == "guided_regex"
+
+
+FORMAT = {"type": "json_schema", "schema": PERSON}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"grammar": 'root ::= "a"'}, "grammar is not supported"),
+    ({"guided_grammar": 'root ::= "a"'}, "guided_grammar is not supported"),
+    ({"ebnf": 'root ::= "a"'}, "ebnf is not supported"),
+    ({"structural_tag": {}}, "structural_tag is not supported"),
+    ({"structured_outputs": {"grammar": "x"}}, "structured_outputs.grammar is not supported"),
+    ({"structured_outputs": {"novel": 1}}, "structured_outputs.novel is not supported"),
+    ({"structured_outputs": {"json": 3}}, "structured_outputs.json must be"),
+    ({"guided_json": "{"}, "guided_json must be"),
+    ({"guided_json": 3}, "guided_json must be"),
+    ({"guided_json": False}, "guided_json allows no value"),
+    ({"json_schema": {"type": "nonsense"}}, "json_schema does not compile"),
+    ({"guided_regex": "("}, "guided_regex does not compile"),
+    ({"guided_regex": ""}, "guided_regex must be"),
+    ({"guided_choice": []}, "guided_choice must be"),
+    ({"guided_choice": ["a", 1]}, "guided_choice must be"),
+    ({"guided_choice": ["a"], "guided_regex": "a"}, "exclude each other"),
+]
+
+
+@each_way
+@each_route
+@pytest.mark.parametrize(("fields", "words"), REFUSED)
+def test_what_cannot_be_kept_is_refused_by_name(
+    plain_server: Running, route: Route, stream: bool, fields: dict[str, Any], words: str
+) -> None:
+    said = route.ask(plain_server, route.body("x") | fields, stream)
+    assert isinstance(said, str), said
+    assert words in said
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("route", "fields", "words"),
+    [
+        (ROUTES[0], {"output_config": {"format": FORMAT}}, "output_config is not supported"),
+        (ROUTES[0], {"output_format": FORMAT}, "output_format is not supported"),
+        (ROUTES[0], {"text": {"format": FORMAT}}, "text is not supported"),
+        (ROUTES[1], {"response_format": FORMAT}, "response_format is not supported"),
+        (ROUTES[1], {"output_format": FORMAT}, "output_format is not supported"),
+        (ROUTES[2], {"response_format": FORMAT}, "response_format is not supported"),
+        (ROUTES[2], {"text": {"format": FORMAT}}, "text is not supported"),
+        (
+            ROUTES[0],
+            {"response_format": {"type": "json_object", "value": PERSON}},
+            "response_format.value is not supported",
+        ),
+        (
+            ROUTES[0],
+            {"response_format": {"type": "text", "schema": PERSON}},
+            "response_format holds a schema and is of type text",
+        ),
+        (
+            ROUTES[1],
+            {"text": {"format": {"type": "text", "schema": PERSON}}},
+            "text.format holds a schema and is of type text",
+        ),
+        (
+            ROUTES[1],
+            {"text": {"format": {"type": "json_object", "value": PERSON}}},
+            "text.format.value is not supported",
+        ),
+        (ROUTES[1], {"text": {"format": {"type": "grammar"}}}, "text.format must be of type"),
+        (
+            ROUTES[2],
+            {"output_config": {"format": {**FORMAT, "value": 1}}},
+            "output_config.format.value is not supported",
+        ),
+        (ROUTES[2], {"output_config": FORMAT}, "output_config.schema is not supported"),
+        (ROUTES[2], {"output_format": {"type": "json"}}, "output_format must be of type"),
+        (
+            ROUTES[2],
+            {"output_format": FORMAT, "output_config": {"format": FORMAT}},
+            "exclude each other",
+        ),
+    ],
+)
+def test_so_is_the_form_of_another_api(
+    plain_server: Running, route: Route, fields: dict[str, Any], words: str, stream: bool
+) -> None:
+    said = route.ask(plain_server, route.body("x") | fields, stream)
+    assert isinstance(said, str), said
+    assert words in said
+
+
+@each_way
+@each_route
+def test_a_call_that_must_come_leaves_the_form_to_text(
+    plain_server: Running, route: Route, stream: bool
+) -> None:
+    call = CALL % ("look", '{"a": 1}')
+    for choice, told, expected in (
+        ("required", call, Said("", [("look", {"a": 1})])),
+        ("auto", call, Said("", [("look", {"a": 1})])),
+        ("auto", '{"a": 2}', Said('{"a": 2}', [])),
+        ("none", '{"a": 2}', Said('{"a": 2}', [])),
+    ):
+        body = route.body(told, schema=PERSON, parameters=PERSON, choice=choice)
+        assert route.ask(plain_server, body, stream) == expected
+    nothing = {"type": "object", "properties": {}}
+    body = route.body(NO, schema=PERSON, parameters=nothing, choice="required")
+    said = route.ask(plain_server, body, stream)
+    assert isinstance(said, Said), said
+    assert [name for name, _ in said.calls] == ["look"] * len(said.calls) != []

@@ -18,7 +18,6 @@ from copyahead.chat.template.template import ChatTemplate
 from copyahead.chat.tools.definitions import ToolSelection, check_tools, grammar_for, select_tools
 from copyahead.chat.tools.formats import Json, ToolFormat
 from copyahead.contracts import Tokenizer
-from copyahead.errors import RequestError
 from copyahead.types import Token
 
 _TAKEN = frozenset({"messages", "tools", "add_generation_prompt", "self"})
@@ -40,11 +39,11 @@ class ChatPrompt:
     constraint: Mapping[str, str]
     """`json_schema` or `grammar` of the request; empty where the answer is free."""
     constrained_by: str
-    """The field of the chat route that `constraint` comes from."""
+    """The field that `constraint` comes from: `tools`, or the caller's `answer_field`."""
 
     def field_names(self, names: Mapping[str, str]) -> Mapping[str, str]:
         """`names` of a route, from those of the chat route and the engine, for this request."""
-        return {**names, "grammar": names.get(self.constrained_by, self.constrained_by)}
+        return {**names, **dict.fromkeys(self.constraint, self.constrained_by)}
 
     def reply(self) -> Reply:
         """A reader for one answer."""
@@ -62,6 +61,8 @@ def chat_prompt(
     tool_choice: Any = None,
     parallel_tool_calls: bool | None = None,
     schema: Json | bool | None = None,
+    rule: str | None = None,
+    answer_field: str = "response_format",
     template_options: Mapping[str, Any] | None = None,
     prefill: str = "",
     check: Callable[[], None] = lambda: None,
@@ -69,7 +70,9 @@ def chat_prompt(
     """Render and tokenise a conversation. Raises RequestError.
 
     `messages`, `tools` and `tool_choice` are in the shape of OpenAI's chat completions, and checked
-    here. `schema`: the JSON schema that the answer has to follow; None where it is free.
+    here. `schema`: the JSON schema that the answer has to follow; None where it is free. `rule`:
+    an expression of llguidance's Lark, instead of it. `answer_field`: where either comes from.
+    What holds the answer holds text: where a call has to come, it is the call that does.
     `prefill`: the beginning of the answer, which the model goes on with; it has then thought.
     `check`: called between the longer parts of the work, which it may end by raising.
     """
@@ -89,7 +92,12 @@ def chat_prompt(
     opened = template.markers if thinking else None
     parallel = parallel_tool_calls is not False
     constraint, constrained_by = _constraint(
-        schema, selection, template.tool_format, parallel=parallel, opened=opened
+        schema if rule is None else rule,
+        selection,
+        template.tool_format,
+        parallel=parallel,
+        opened=opened,
+        answer_field=answer_field,
     )
     check()
     return ChatPrompt(
@@ -105,24 +113,27 @@ def chat_prompt(
 
 
 def _constraint(
-    schema: Json | bool | None,
+    answer: Json | bool | str | None,
     selection: ToolSelection,
     form: ToolFormat,
     *,
     parallel: bool,
     opened: ReasoningMarkers | None,
+    answer_field: str,
 ) -> tuple[Mapping[str, str], str]:
-    """What holds an answer to `schema` or to the choice among tools, and the field that it comes
-    from. `opened`: thinking, under way, comes first."""
-    if schema is not None and selection.must_call:
-        raise RequestError(
-            "response_format excludes a tool_choice that asks for a call", "response_format"
-        )
-    if schema is not None and not selection.tools and opened is None:
-        return {"json_schema": json.dumps(schema)}, "response_format"
-    is_opened = opened is not None
+    """What holds an answer to a schema, a rule, or the choice among tools, and the field that it
+    comes from. `opened`: thinking, under way, comes first."""
+    is_schema = answer is not None and not isinstance(answer, str)
+    if is_schema and not selection.tools and opened is None:
+        return {"json_schema": json.dumps(answer)}, answer_field
     grammar = grammar_for(
-        selection, form, parallel=parallel, thinking=opened, opened=is_opened, answer=schema
+        selection,
+        form,
+        parallel=parallel,
+        thinking=opened,
+        opened=opened is not None,
+        answer=answer,
+        answer_field=answer_field,
     )
-    field = "tools" if schema is None else "response_format"
+    field = "tools" if answer is None or selection.must_call else answer_field
     return {} if grammar is None else {"grammar": grammar}, field

@@ -7,6 +7,7 @@ route            what every route that speaks of messages does, from a body to i
 bodies           from the bytes of a body to its model
 work             threads for what a request needs before its answer
 engine_request   from a body to the engine's request
+constraints      the form that an answer must have, in the spellings of several servers' clients
 generation       the running requests behind one HTTP request
 answers          a whole document, or a stream that a client may leave
 events           answers in typed events: responses and Anthropic's messages

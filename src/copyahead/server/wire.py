@@ -98,8 +98,13 @@ class JsonSchema(Wire):
 class ResponseFormat(Wire):
     """The form of the answer."""
 
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    plain_schema: dict[str, Any] | bool | None = Field(
+        None, alias="schema", description="As llama.cpp's server takes it."
+    )
 
 
 def _check_bias(given: Any) -> Any:
@@ -153,7 +158,28 @@ class SamplingFields(Wire):
             raise ApiError(message, param="logit_bias", code="invalid_value") from None
 
 
-class CommonFields(SamplingFields):
+class FormFields(Wire):
+    """The form of the answer, as other APIs and other servers' clients spell it."""
+
+    json_schema: Any = Field(None, description="A JSON schema, or its text.")
+    guided_json: Any = Field(None, description="The same.")
+    guided_regex: Any = Field(None, description="A regular expression for the whole answer.")
+    regex: Any = Field(None, description="The same.")
+    guided_choice: Any = Field(None, description="The texts of which the answer is one.")
+    structured_outputs: dict[str, Any] | None = Field(
+        None, description="json, json_object, regex or choice."
+    )
+    guided_grammar: Any = Field(None, description="Refused, as are the next three.")
+    grammar: Any = None
+    ebnf: Any = None
+    structural_tag: Any = None
+    response_format: Any = Field(None, description="Refused where it is another API's.")
+    text: Any = Field(None, description="The same of text.format.")
+    output_config: Any = Field(None, description="The same.")
+    output_format: Any = Field(None, description="The same.")
+
+
+class CommonFields(SamplingFields, FormFields):
     """What the bodies of all routes that write an answer share."""
 
     model: str | None = Field(None, description="Ignored: the server has one model.")
@@ -225,19 +251,40 @@ def budget(field: str, value: int | None) -> int | None:
     return value
 
 
-def schema_of(given: ResponseFormat | None) -> dict[str, Any] | bool | None:
-    """The JSON schema that an answer has to follow; None where it is free."""
-    if given is None or given.type == "text":
+def schema_of(given: ResponseFormat | None, field: str) -> dict[str, Any] | bool | None:
+    """The JSON schema that an answer has to follow; None where it is free. ApiError for a form,
+    named `field`, that is not whole or holds what is not known."""
+    if given is None:
         return None
-    if given.type == "json_object":
-        return {"type": "object"}
-    if given.json_schema is None or given.json_schema.json_schema is None:
+    check_form(given, field)
+    inner = given.json_schema.json_schema if given.json_schema is not None else None
+    if inner is not None and given.plain_schema is not None:
+        raise ApiError(f"{field} holds two schemas: give one", param=field, code="invalid_value")
+    schema = given.plain_schema if inner is None else inner
+    if given.type == "text" and schema is not None:
         raise ApiError(
-            "response_format of type json_schema needs json_schema.schema",
-            param="response_format",
+            f"{field} holds a schema and is of type text: make it json_schema",
+            param=f"{field}.type",
             code="invalid_value",
         )
-    return given.json_schema.json_schema
+    if given.type == "json_schema" and schema is None:
+        raise ApiError(
+            f"{field} of type json_schema needs json_schema.schema",
+            param=field,
+            code="invalid_value",
+        )
+    return {"type": "object"} if given.type == "json_object" and schema is None else schema
+
+
+_FORM_KEYS = frozenset({"name", "strict", "description"})
+"""What a form may hold besides, which changes nothing."""
+
+
+def check_form(given: Wire, field: str) -> None:
+    """Raise ApiError for a form of the answer, named `field`, with a key that is not known."""
+    for key, value in (given.model_extra or {}).items():
+        if value is not None and key not in _FORM_KEYS:
+            raise not_supported(f"{field}.{key}", "give the schema as OpenAI's clients do")
 
 
 def joined(content: str | list[TextPart] | None, param: str) -> str | None:

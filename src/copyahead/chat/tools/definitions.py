@@ -159,12 +159,14 @@ def grammar_for(
     parallel: bool = True,
     thinking: ReasoningMarkers | None = None,
     opened: bool = False,
-    answer: Json | bool | None = None,
+    answer: Json | bool | str | None = None,
+    answer_field: str = "response_format",
 ) -> str | None:
     """A grammar (llguidance's Lark) for answers that call what `selection` asks for.
 
     Where the model need not call, it is for calls with any arguments or for `answer`, the schema
-    of the other answers; None if these are free. A call may be followed by more when `parallel`,
+    or the Lark expression of the other answers (it comes from `answer_field`); None if these are
+    free. A call may be followed by more when `parallel`,
     except where one tool is to be called once. `thinking`: the model may think first, and `opened`
     says that it already does. Raises RequestError for a schema that no value follows.
     """
@@ -177,7 +179,9 @@ def grammar_for(
     if thinking is not None:
         lines.append(f"thoughts[suffix={lark_text(thinking.end)}]: /(?s:.*)/")
     if not must_call and answer is not None:
-        lines.append(f"answer: {json_rule(_possible(answer, 'response_format'))}")
+        is_rule = isinstance(answer, str)
+        rule = answer if is_rule else json_rule(_possible(answer, answer_field))
+        lines.append(f"answer: {rule}")
     if tools:
         lines.append("call: " + " | ".join(f"call_{place}" for place in range(len(tools))))
     for place, tool in enumerate(tools):

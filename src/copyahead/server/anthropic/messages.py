@@ -22,13 +22,13 @@ from copyahead.server.anthropic.messages_input import (
     functions_of,
     messages_of,
 )
+from copyahead.server.constraints import constraint_of
 from copyahead.server.errors import MESSAGES_PATH, ApiError, api_error
 from copyahead.server.events import Event, Section, Sections, TypedAnswer
 from copyahead.server.http.streaming import while_connected
 from copyahead.server.route import ChatRoute, Exchange
 from copyahead.server.service import Service
 from copyahead.server.usage import timings
-from copyahead.server.wire import schema_of
 from copyahead.types import FinishReason
 
 
@@ -52,7 +52,7 @@ class MessagesRoute(ChatRoute[MessagesRequest]):
             "tools": functions_of(body.tools),
             "tool_choice": choice_of(choice),
             "parallel_tool_calls": not (choice is not None and choice.disable_parallel_tool_use),
-            "schema": schema_of(format_of(body.output_config)),
+            **constraint_of(body, *format_of(body)).for_prompt(),
             "template_options": options,
             "prefill": prefill,
         }

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from copyahead.chat.messages import text_of
 from copyahead.chat.tools.definitions import checked_function
@@ -15,7 +15,6 @@ from copyahead.server.errors import ApiError
 from copyahead.server.wire import (
     RENAMES,
     CommonFields,
-    JsonSchema,
     ResponseFormat,
     Wire,
     check_stop_lengths,
@@ -59,6 +58,8 @@ class Thinking(Wire):
 class OutputConfig(Wire):
     """The form of the answer."""
 
+    model_config = ConfigDict(extra="allow")
+
     format: dict[str, Any] | None = None
     effort: str | None = None
 
@@ -72,6 +73,7 @@ class AnthropicConversation(CommonFields):
     tool_choice: AnthropicToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = Field(None, description="As the beta called it.")
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -231,16 +233,29 @@ def choice_of(choice: AnthropicToolChoice | None) -> str | dict[str, Any] | None
     return {"auto": "auto", "any": "required", "none": "none"}[choice.type]
 
 
-def format_of(config: OutputConfig | None) -> ResponseFormat | None:
-    """`output_config.format` in the chat route's shape."""
-    given = config.format if config is not None else None
+def format_of(body: AnthropicConversation) -> tuple[str, ResponseFormat | None]:
+    """The field for the form of the answer, and what it holds in the chat route's shape.
+
+    `output_format` is what `output_config.format` was called before.
+    """
+    config = body.output_config
+    more = (config.model_extra if config is not None else None) or {}
+    for key in sorted(_MISPLACED & set(more)):
+        raise not_supported(f"output_config.{key}", "give the schema in output_config.format")
+    newer = config.format if config is not None else None
+    if newer is not None and body.output_format is not None:
+        message = "output_config.format and output_format exclude each other: give one"
+        raise ApiError(message, param="output_format", code="invalid_value")
+    field = "output_config.format" if body.output_format is None else "output_format"
+    given = newer if body.output_format is None else body.output_format
     if given is None:
-        return None
+        return field, None
     if given.get("type") != "json_schema" or not isinstance(given.get("schema"), dict | bool):
         raise ApiError(
-            "output_config.format must be of type json_schema, with a schema",
-            param="output_config.format",
-            code="invalid_value",
+            f"{field} must be of type json_schema, with a schema", param=field, code="invalid_value"
         )
-    schema = JsonSchema.model_validate({"schema": given["schema"]})
-    return ResponseFormat(type="json_schema", json_schema=schema)
+    return field, ResponseFormat.model_validate(given)
+
+
+_MISPLACED = frozenset({"type", "schema", "json_schema"})
+"""What belongs into the format."""

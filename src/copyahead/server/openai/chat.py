@@ -10,12 +10,13 @@ from copyahead.chat.tools.stream import TextDelta, ToolCallStart
 from copyahead.chat.transcript import Transcript
 from copyahead.engine.request import Chunk, TokenLogprob
 from copyahead.engine.text import Run
+from copyahead.server.constraints import constraint_of
 from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
 from copyahead.server.openai.logprobs import chat_logprobs
 from copyahead.server.openai.wire import ChatRequest
 from copyahead.server.route import ChatRoute, Exchange
 from copyahead.server.service import Service
-from copyahead.server.wire import RENAMES, schema_of
+from copyahead.server.wire import RENAMES
 from copyahead.types import FinishReason
 
 
@@ -34,7 +35,7 @@ class ChatCompletionsRoute(ChatRoute[ChatRequest]):
             "tools": body.tools,
             "tool_choice": body.tool_choice,
             "parallel_tool_calls": body.parallel_tool_calls,
-            "schema": schema_of(body.response_format),
+            **constraint_of(body, "response_format", body.response_format).for_prompt(),
             "template_options": body.chat_template_kwargs,
         }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -12,14 +11,16 @@ from starlette.responses import Response
 
 from copyahead.engine.request import MAX_CHOICES, Chunk, Request
 from copyahead.engine.text import Run
+from copyahead.errors import CopyaheadError
+from copyahead.server.constraints import constraint_of
 from copyahead.server.engine_request import make_request
-from copyahead.server.errors import ApiError
+from copyahead.server.errors import ApiError, api_error
 from copyahead.server.http.streaming import while_connected
 from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
 from copyahead.server.openai.logprobs import CompletionLogprobs, join
 from copyahead.server.openai.wire import CompletionRequest
 from copyahead.server.service import Service
-from copyahead.server.wire import RENAMES, budget, new_id, schema_of
+from copyahead.server.wire import RENAMES, budget, new_id
 from copyahead.server.work import check_wanted
 from copyahead.types import Token
 
@@ -43,8 +44,13 @@ async def completions(
     ]
     generation = service.start(requests, answer_id=new_id("cmpl-"), route="completions")
     kinds = ("text_completion", "text_completion")
-    answer = ChoicesAnswer(service, generation, choices, kinds=kinds, renames=RENAMES)
-    return await answer.respond(http, body)
+    field = constraint_of(body, "response_format", body.response_format).field
+    renames = {**RENAMES, "grammar": field, "json_schema": field}
+    answer = ChoicesAnswer(service, generation, choices, kinds=kinds, renames=renames)
+    try:
+        return await answer.respond(http, body)
+    except CopyaheadError as error:
+        raise api_error(error, renames) from error
 
 
 def _check(body: CompletionRequest) -> None:
@@ -120,7 +126,7 @@ def _tokens(service: Service, prompt: str | list[Token]) -> list[Token]:
 async def _request(
     service: Service, body: CompletionRequest, prompt: Sequence[Token], tenant: str
 ) -> Request:
-    schema = schema_of(body.response_format)
+    constraint = constraint_of(body, "response_format", body.response_format)
     return await make_request(
         service,
         body,
@@ -131,7 +137,7 @@ async def _request(
         max_tokens=budget("max_tokens", body.max_tokens),
         logprobs=body.logprobs,
         stop=body.stops,
-        json_schema=None if schema is None else json.dumps(schema),
+        **constraint.for_engine(),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from copyahead.server.constraints import constraint_of
 from copyahead.server.errors import ApiError
 from copyahead.server.events import Event, Kind, Section, Sections, TypedAnswer
 from copyahead.server.openai.responses_input import (
@@ -19,7 +20,7 @@ from copyahead.server.openai.responses_input import (
 )
 from copyahead.server.route import ChatRoute, Exchange
 from copyahead.server.usage import timings
-from copyahead.server.wire import new_id, now, schema_of
+from copyahead.server.wire import new_id, now
 
 
 class ResponsesRoute(ChatRoute[ResponsesRequest]):
@@ -42,7 +43,7 @@ class ResponsesRoute(ChatRoute[ResponsesRequest]):
             "tools": functions_of(body.tools),
             "tool_choice": body.tool_choice,
             "parallel_tool_calls": body.parallel_tool_calls,
-            "schema": schema_of(format_of(body.text)),
+            **constraint_of(body, "text.format", format_of(body.text)).for_prompt(),
             "template_options": options,
         }
 

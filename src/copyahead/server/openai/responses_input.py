@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from copyahead.chat.messages import text_of
 from copyahead.chat.tools.definitions import checked_function
@@ -20,9 +20,9 @@ from copyahead.server.errors import ApiError
 from copyahead.server.wire import (
     RENAMES,
     CommonFields,
-    JsonSchema,
     ResponseFormat,
     Wire,
+    check_form,
     not_supported,
     text_field,
 )
@@ -40,6 +40,8 @@ FIELD_NAMES = {
 
 class TextFormat(Wire):
     """The form of the answer."""
+
+    model_config = ConfigDict(extra="allow")
 
     type: str = "text"
     name: str | None = None
@@ -226,10 +228,12 @@ def functions_of(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, An
 def format_of(text: TextOptions | None) -> ResponseFormat | None:
     """`text.format` in the chat route's shape."""
     given = text.format if text is not None else None
-    if given is None or given.type == "text":
+    if given is None:
         return None
-    if given.type == "json_object":
-        return ResponseFormat(type="json_object")
+    check_form(given, "text.format")
+    if given.type in ("text", "json_object"):
+        schema = given.json_schema
+        return ResponseFormat.model_validate({"type": given.type, "schema": schema})
     if given.type != "json_schema" or given.json_schema is None:
         raise ApiError(
             "text.format must be of type text, json_object, or json_schema with a schema",
@@ -237,4 +241,4 @@ def format_of(text: TextOptions | None) -> ResponseFormat | None:
             code="invalid_value",
         )
     schema = {"name": given.name, "schema": given.json_schema, "strict": given.strict}
-    return ResponseFormat(type="json_schema", json_schema=JsonSchema.model_validate(schema))
+    return ResponseFormat.model_validate({"type": "json_schema", "json_schema": schema})
