@@ -224,6 +224,19 @@ def relaxed(messages: Messages) -> Messages:
     return [{**m, "content": _paragraphs(*t)} for m, t in zip(merged, texts, strict=True)]
 
 
+def with_results(messages: Messages) -> Messages:
+    """What the user says right after a result, as the end of that result: for templates that let
+    users and the model take turns and do not count calls and their results."""
+    joined: Messages = []
+    for message in messages:
+        last = joined[-1] if joined else None
+        if last is not None and last["role"] == "tool" and message["role"] == "user":
+            joined[-1] = {**last, "content": _paragraphs(last["content"], message["content"])}
+        else:
+            joined.append(message)
+    return joined
+
+
 def _can_join(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     called = "tool_calls" in first or "tool_calls" in second
     return first["role"] == second["role"] in ("user", "assistant") and not called

@@ -205,6 +205,63 @@ def test_a_template_that_knows_only_user_and_assistant_in_turn() -> None:
     assert text.endswith("Result of find:\ntwo\n\nc")
 
 
+# As Mistral's models for code have it: calls and results are not counted.
+TURNS = """
+{%- set turn = namespace(user=true) %}
+{%- if tools %}{{ '[tools]' }}{{ tools | tojson }}{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'system' and not loop.first %}{{ raise_exception('system first') }}{% endif %}
+{%- if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) %}
+{%- if (m.role == 'user') != turn.user %}{{ raise_exception('alternate!') }}{% endif %}
+{%- set turn.user = not turn.user %}
+{%- endif %}
+{{ '\\n[' }}{{ m.role }}]{{ m.content }}
+{%- for call in m.tool_calls or [] %}
+{{- '[TOOL_CALLS] [{"name": "' + call.function.name + '", "arguments": ' }}
+{{- (call.function.arguments | tojson) + '}]' }}
+{%- endfor %}
+{%- endfor %}"""
+
+
+def test_what_a_user_says_after_a_result_where_calls_are_not_counted() -> None:
+    template = ChatTemplate(TURNS)
+    assert template.capabilities.results
+    call = {**TWO_CALLS[1], "tool_calls": TWO_CALLS[1]["tool_calls"][:1]}
+    asked = [SYSTEM, user("a"), call, TWO_CALLS[2]]
+    assert template.render(asked, TOOLS).count("[tool]") == 1
+    whole = template.render([*asked, user("and?")], TOOLS)
+    assert whole == template.render(asked, TOOLS) + "\n\nand?"
+
+
+def test_two_rules_at_once_are_both_kept() -> None:
+    template = ChatTemplate(TURNS)
+    call = {**TWO_CALLS[1], "tool_calls": TWO_CALLS[1]["tool_calls"][:1]}
+    late = {"role": "system", "content": "Now in French."}
+    text = template.render([SYSTEM, user("a"), user("b"), call, TWO_CALLS[2], late, user("c")])
+    first, second = text.split("\n[assistant]")
+    assert first.endswith("\n[user]a\n\nb")
+    assert second.endswith("\n[tool]one\n\nNow in French.\n\nc")
+
+
+def test_where_nothing_else_helps_calls_and_results_are_turns_of_text() -> None:
+    refuses_calls = "{% if messages | length > 3 and messages[2].role == 'tool' %}" + (
+        "{{ raise_exception('no results here') }}{% endif %}" + QWEN
+    )
+    template = ChatTemplate(refuses_calls)
+    assert template.capabilities.results
+    text = template.render([*TWO_CALLS, user("c")], TOOLS)
+    assert "[user]Result of look:" in text
+
+
+def test_the_last_reason_is_the_one_that_is_told() -> None:
+    source = (
+        "{% if messages | length > 2 %}{{ raise_exception('first') }}{% endif %}"
+        "{% if messages | length == 2 %}{{ raise_exception('last') }}{% endif %}" + PLAIN
+    )
+    with pytest.raises(TemplateError, match="refuses the conversation: last"):
+        ChatTemplate(source).render([user("a"), user("b"), {"role": "assistant", "content": "c"}])
+
+
 def test_a_later_system_message_where_only_the_first_is_taken() -> None:
     template = ChatTemplate(SYSTEM_FIRST)
     later = {"role": "developer", "content": "Now in French."}

@@ -8,7 +8,7 @@ row. Each template is tried out once, when it is loaded; what it cannot do is sa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from copyahead.chat.messages import (
@@ -20,6 +20,7 @@ from copyahead.chat.messages import (
     results_as_text,
     short_ids,
     single_calls,
+    with_results,
     with_system,
 )
 from copyahead.chat.reasoning import markers_of
@@ -152,22 +153,40 @@ class ChatTemplate:
         if offered and not self.capabilities.tools:
             conversation = with_system(conversation, describe(offered, self.tool_format))
             offered = []
-        adapted = self._adapted(conversation)
-        try:
-            text = self._run(self._parted(adapted), offered or None, add_generation_prompt, given)
-        except (TemplateLimitError, EngineStopped):
-            raise
-        except Exception as error:
-            gentler = self._parted(relaxed(adapted))
+        text = self._first_taken(
+            self._attempts(conversation),
+            lambda taken: self._run(taken, offered or None, add_generation_prompt, given),
+        )
+        return text.removeprefix(self.bos) if self._adds_bos and self.bos else text
+
+    def _first_taken(self, attempts: Iterator[Messages], render: Callable[[Messages], str]) -> str:
+        """What `render` makes of the first attempt that the template does not refuse."""
+        tried: list[Messages] = []
+        for messages in attempts:
+            parted = self._parted(messages)
+            if parted in tried:
+                continue
+            tried.append(parted)
             try:
-                text = self._run(gentler, offered or None, add_generation_prompt, given)
+                return render(parted)
             except (TemplateLimitError, EngineStopped):
                 raise
-            except Exception:
-                raise TemplateError(
-                    f"the model's chat template refuses the conversation: {error}", field="messages"
-                ) from error
-        return text.removeprefix(self.bos) if self._adds_bos and self.bos else text
+            except Exception as error:
+                last = error
+        raise TemplateError(
+            f"the model's chat template refuses the conversation: {last}", field="messages"
+        ) from last
+
+    def _attempts(self, messages: Messages) -> Iterator[Messages]:
+        """The conversation in the shapes that templates ask for, the nearest to the truth first."""
+        adapted = self._adapted(messages)
+        yield adapted
+        gentler = relaxed(adapted)
+        yield gentler
+        yield with_results(gentler)
+        # Nothing but turns of users and the model.
+        plain = results_as_text(calls_as_text(messages, self.tool_format))
+        yield relaxed(plain if self.capabilities.system else folded_systems(plain))
 
     def _adapted(self, messages: Messages) -> Messages:
         """The same conversation without what the template cannot show."""
