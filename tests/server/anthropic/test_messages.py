@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -272,6 +273,43 @@ def test_what_a_coding_agent_sends(server: Running) -> None:
     assert calls == ['{"a": "é"}', "{}"]
     assert messages[3] == {"role": "tool", "tool_call_id": "toolu_1", "content": "found"}
     assert messages[4]["content"] == "Error: gone"
+
+
+def test_blocks_of_tools_elsewhere_are_read_as_text_or_left_out(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = {"type": "web_search_result", "title": "Llamas", "url": "http://x",
+             "encrypted_content": "abc"}  # fmt: skip
+    fetched = {"type": "web_fetch_result", "url": "http://y", "content": {
+        "type": "document", "source": {"type": "text", "data": "A page."}}}  # fmt: skip
+    body = {"max_tokens": 9, "messages": [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "é"}},
+            {"type": "web_search_tool_result", "tool_use_id": "s", "content": [found]},
+            {"type": "web_fetch_tool_result", "tool_use_id": "f", "content": fetched},
+            {"type": "tool_use", "id": "t", "name": "look", "input": {}}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "t", "content": [
+                {"type": "tool_reference", "tool_name": "write"}, {"type": "text", "text": "x"}]},
+            {"type": "container_upload", "file_id": "f"},
+            {"type": "container_upload", "file_id": "g"},
+            {"type": "text", "text": "say:ok"}]},
+    ]}  # fmt: skip
+    with caplog.at_level(logging.INFO, "copyahead.server.elsewhere"):
+        answer = httpx.post(f"{server.api}/messages", json=body)
+    assert answer.json()["content"][0]["text"] == "ok"
+    (line,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+    assert line.endswith(": container_upload")
+    messages, _ = messages_of(MessagesRequest.model_validate(body))
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user"]
+    assert messages[1]["content"] == (
+        '[server_tool_use]\nweb_search\n{"query": "é"}\n'
+        "[web_search_tool_result]\nLlamas\nhttp://x\n"
+        "[web_fetch_tool_result]\nhttp://y\nA page.\n"
+    )
+    assert messages[2]["content"] == "[tool_reference]\nwrite\nx"
+    assert messages[3]["content"] == "say:ok"
 
 
 @pytest.mark.parametrize("given", [{}, "", " \n", None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import httpx
@@ -235,6 +236,68 @@ def test_calls_and_outputs_of_several_turns() -> None:
     ]  # fmt: skip
     assert messages[2] == {"role": "tool", "tool_call_id": "1", "content": "x"}
     assert messages[6]["tool_calls"][0]["function"]["arguments"] == '{"input": "+a"}'
+
+
+def test_items_of_tools_elsewhere_are_read_as_text_or_left_out(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    action = {"type": "exec", "command": ["ls", "é"]}
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": "go"},
+        {"type": "web_search_call", "id": "ws", "status": "completed",
+         "action": {"type": "search", "query": "llamas"}},
+        {"type": "mcp_list_tools", "server_label": "x", "tools": []},
+        {"type": "image_generation_call", "id": "i", "result": "aGVsbG8="},
+        {"type": "image_generation_call", "id": "j", "result": "aGVsbG8="},
+        {"type": "code_interpreter_call", "code": "1+1", "outputs": [
+            {"type": "logs", "logs": "2"}, {"type": "image", "url": ""}]},
+        {"type": "local_shell_call", "call_id": "1", "id": "x", "action": action},
+        {"type": "local_shell_call_output", "id": "1", "output": "a.txt"},
+        {"type": "shell_call", "call_id": "2", "action": {"commands": ["ls"]}},
+        {"type": "shell_call_output", "call_id": "2", "output": [
+            {"stdout": "b.txt", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]},
+        {"type": "SOMETHING the user wrote"},
+        {"role": "user", "content": "say:ok"},
+    ]  # fmt: skip
+    with caplog.at_level(logging.INFO, "copyahead.server.elsewhere"):
+        answer = httpx.post(f"{server.api}/responses", json={"input": items})
+    assert answer.json()["output"][0]["content"][0]["text"] == "ok"
+    (line,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+    assert line.endswith("image_generation_call, mcp_list_tools, other")
+    messages = messages_of(ResponsesRequest.model_validate({"input": items}))
+    assert [message["role"] for message in messages] == [
+        "user", "assistant", "tool", "assistant", "tool", "user",
+    ]  # fmt: skip
+    assert messages[1]["content"] == (
+        '[web_search_call]\n{"type": "search", "query": "llamas"}\n\n'
+        "[code_interpreter_call]\n1+1\n2"
+    )
+    (call,) = messages[1]["tool_calls"]
+    assert call["function"] == {
+        "name": "local_shell", "arguments": json.dumps(action, ensure_ascii=False)
+    }  # fmt: skip
+    assert (messages[2]["tool_call_id"], messages[2]["content"]) == (call["id"], "a.txt")
+    assert messages[3]["tool_calls"][0]["function"]["name"] == "shell"
+    assert messages[4]["content"] == "b.txt"
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ({"type": "item_reference", "id": "m"}, "keeps nothing: send the whole conversation"),
+        ({"type": "compaction", "encrypted_content": "x"}, "its text is encrypted"),
+        (
+            {"type": "computer_call_output", "call_id": "1", "output": {"image_url": "x"}},
+            "'computer_call_output', and it is an image",
+        ),
+    ],
+)
+def test_items_without_which_it_would_mean_something_else_are_refused(
+    server: Running, item: Any, words: str
+) -> None:
+    error = httpx.post(f"{server.api}/responses", json={"input": [item]}).json()["error"]
+    assert error["param"] == "input[0].type"
+    assert words in error["message"]
 
 
 @pytest.mark.parametrize("arguments", ["", " \n", None])

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 from copyahead.chat.messages import text_of
 from copyahead.chat.tools.definitions import checked_function
 from copyahead.chat.untrusted_json import is_shallow
+from copyahead.server.elsewhere import LeftOut, text_elsewhere
 from copyahead.server.errors import ApiError
 from copyahead.server.wire import (
     RENAMES,
@@ -114,6 +115,7 @@ def messages_of(body: AnthropicConversation) -> tuple[list[dict[str, Any]], str]
     ApiError or RequestError names the block that is not text, a call, or a result.
     """
     messages: list[dict[str, Any]] = []
+    left_out = LeftOut()
     system = text_of(body.system, "system")
     if system:
         messages.append({"role": "system", "content": system})
@@ -123,9 +125,10 @@ def messages_of(body: AnthropicConversation) -> tuple[list[dict[str, Any]], str]
         if isinstance(blocks, str):
             blocks = [{"type": "text", "text": blocks}]
         if turn.role == "assistant":
-            messages.append(_assistant(blocks, where))
+            messages.append(_assistant(blocks, where, left_out))
         else:
-            messages += _user(turn.role, blocks, where)
+            messages += _user(turn.role, blocks, where, left_out)
+    left_out.log()
     if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
         if len(messages) == 1:
             raise ApiError(
@@ -137,7 +140,9 @@ def messages_of(body: AnthropicConversation) -> tuple[list[dict[str, Any]], str]
     return messages, ""
 
 
-def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
+def _assistant(
+    blocks: Sequence[Mapping[str, Any]], where: str, left_out: LeftOut
+) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant"}
     texts: list[str] = []
     for place, block in enumerate(blocks):
@@ -147,7 +152,7 @@ def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any
         elif kind == "tool_use":
             message.setdefault("tool_calls", []).append(_call(block, f"{where}[{place}]"))
         elif kind != "redacted_thinking":
-            texts.append(_block_text(block, f"{where}[{place}]"))
+            texts.append(_block_text(block, f"{where}[{place}]", left_out))
     return {**message, "content": "".join(texts)}
 
 
@@ -167,26 +172,42 @@ def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"id": text_field(block, "id", where), "type": "function", "function": function}
 
 
-def _user(role: str, blocks: Sequence[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:
+def _user(
+    role: str, blocks: Sequence[Mapping[str, Any]], where: str, left_out: LeftOut
+) -> list[dict[str, Any]]:
     """Results of tools come first, whatever stands between them."""
     results: list[dict[str, Any]] = []
     texts: list[str] = []
     for place, block in enumerate(blocks):
         at = f"{where}[{place}]"
         if block.get("type") == "tool_result":
-            content = text_of(block.get("content"), f"{at}.content")
+            content = _result_text(block.get("content"), f"{at}.content", left_out)
             if block.get("is_error"):
                 content = f"Error: {content}"
             call_id = text_field(block, "tool_use_id", at)
             results.append({"role": "tool", "tool_call_id": call_id, "content": content})
         else:
-            texts.append(_block_text(block, at))
+            texts.append(_block_text(block, at, left_out))
     if texts or not results:
-        results.append({"role": role, "content": "\n\n".join(texts)})
+        results.append({"role": role, "content": "\n\n".join(filter(None, texts))})
     return results
 
 
-def _block_text(block: Mapping[str, Any], where: str) -> str:
+def _result_text(content: Any, where: str, left_out: LeftOut) -> str:
+    """What a tool gave back: a text, or a list of blocks."""
+    if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
+        return text_of(content, where)
+    return "".join(
+        _block_text(part, f"{where}[{place}]", left_out) for place, part in enumerate(content)
+    )
+
+
+_NEEDED = ("image", "document", "audio", "video", "file")
+"""Blocks without which the conversation would mean something else."""
+
+
+def _block_text(block: Mapping[str, Any], where: str, left_out: LeftOut) -> str:
+    """The text of a block; empty for one that has none and is left out."""
     source = block.get("source")
     if (
         block.get("type") == "document"
@@ -195,13 +216,19 @@ def _block_text(block: Mapping[str, Any], where: str) -> str:
         and isinstance(source.get("data"), str)
     ):
         return str(source["data"])
-    if block.get("type") != "text":
+    kind = block.get("type")
+    if kind == "text":
+        return text_field(block, "text", where)
+    if not isinstance(kind, str) or kind in _NEEDED:
         raise ApiError(
-            f"{where} is a block of type {block.get('type')!r}, and the model reads text only",
+            f"{where} is a block of type {kind!r}, and the model reads text only",
             param=where,
             code="invalid_value",
         )
-    return text_field(block, "text", where)
+    text = text_elsewhere(block)
+    if not text:
+        left_out.add(kind)
+    return f"{text}\n" if text else ""
 
 
 def functions_of(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field
 from copyahead.chat.messages import text_of
 from copyahead.chat.tools.definitions import checked_function
 from copyahead.chat.untrusted_json import MAX_DEPTH, is_shallow
+from copyahead.server.elsewhere import LeftOut, arguments_text, text_elsewhere
 from copyahead.server.errors import ApiError
 from copyahead.server.wire import (
     RENAMES,
@@ -129,10 +130,22 @@ def messages_of(body: ResponsesRequest) -> list[dict[str, Any]]:
     for place, item in enumerate(body.input):
         turn.add(item, f"input[{place}]")
     turn.end()
+    turn.left_out.log()
     return messages
 
 
 _ROLES = ("user", "assistant", "system", "developer")
+_CALLS = (
+    "function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"
+)  # fmt: skip
+"""Calls that the client answers, in an item of its own."""
+_OUTPUTS = tuple(f"{kind}_output" for kind in _CALLS)
+_REFUSED = {
+    "item_reference": "this server keeps nothing: send the whole conversation, with store false",
+    "compaction": "its text is encrypted: send the conversation itself",
+    "computer_call_output": "it is an image, and the model reads text only",
+}
+"""Items without which the conversation would mean something else."""
 
 
 class _Turn:
@@ -141,6 +154,7 @@ class _Turn:
     def __init__(self, messages: list[dict[str, Any]]) -> None:
         self._messages = messages
         self._message: dict[str, Any] | None = None
+        self.left_out = LeftOut()
 
     def add(self, item: Mapping[str, Any], where: str) -> None:
         """Take an item of the input."""
@@ -151,23 +165,34 @@ class _Turn:
             text = _joined(item.get("content")) or _joined(item.get("summary"))
             if text:
                 self._open()["reasoning_content"] = text
-        elif kind in ("function_call", "custom_tool_call"):
+        elif kind in _CALLS:
             self._add_call(item, where)
-        elif kind in ("function_call_output", "custom_tool_call_output"):
+        elif kind in _OUTPUTS:
             self.end()
-            content = text_of(item.get("output"), f"{where}.output")
-            call_id = text_field(item, "call_id", where)
+            content = _output_text(item, where)
+            call_id = text_field({"call_id": _call_id(item)}, "call_id", where)
             self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
-        else:
+        elif kind in _REFUSED:
             raise ApiError(
-                f"{where} is of type {kind!r}, which this server does not know: leave it out",
+                f"{where} is of type {kind!r}, and {_REFUSED[kind]}",
                 param=f"{where}.type",
                 code="invalid_value",
             )
+        else:
+            self._add_elsewhere(item)
 
     def end(self) -> None:
         """The model's turn is over."""
         self._message = None
+
+    def _add_elsewhere(self, item: Mapping[str, Any]) -> None:
+        """An item of a tool that ran elsewhere: the model told of it, in its own turn."""
+        text = text_elsewhere(item)
+        if text:
+            message = self._open()
+            message["content"] = "\n\n".join(filter(None, (message.get("content"), text)))
+        else:
+            self.left_out.add(item.get("type"))
 
     def _add_message(self, item: Mapping[str, Any], where: str) -> None:
         role = item.get("role")
@@ -187,14 +212,24 @@ class _Turn:
         self._open()["content"] = content
 
     def _add_call(self, item: Mapping[str, Any], where: str) -> None:
-        name = text_field(item, "name", where)
-        if item["type"] == "function_call":
+        kind = item["type"]
+        if kind in ("function_call", "custom_tool_call"):
+            name = text_field(item, "name", where)
+        else:
+            name = kind.removesuffix("_call")
+        if kind == "function_call":
             given = {"arguments": item.get("arguments") or ""}
             arguments = text_field(given, "arguments", where)
-        else:
+        elif kind == "custom_tool_call":
             arguments = json.dumps({"input": text_field(item, "input", where)}, ensure_ascii=False)
+        else:
+            given = item.get("action", item.get("operation")) or {}
+            if not is_shallow(given):
+                field = f"{where}.action"
+                raise ApiError(f"{field} is nested too deeply", param=field, code="invalid_value")
+            arguments = arguments_text(given)
         call = {
-            "id": text_field(item, "call_id", where),
+            "id": text_field({"call_id": _call_id(item)}, "call_id", where),
             "type": "function",
             "function": {"name": name, "arguments": arguments},
         }
@@ -205,6 +240,21 @@ class _Turn:
             self._message = {"role": "assistant"}
             self._messages.append(self._message)
         return self._message
+
+
+def _call_id(item: Mapping[str, Any]) -> Any:
+    """The id that joins a call and its output; those of local shells have one name for all."""
+    return item.get("call_id", item.get("id"))
+
+
+def _output_text(item: Mapping[str, Any], where: str) -> str:
+    """The text of a call's output. Shells give theirs as objects."""
+    output = item.get("output")
+    parts = output if isinstance(output, list) else [output]
+    objects = [part for part in parts if isinstance(part, Mapping)]
+    if item["type"] == "shell_call_output" and len(objects) == len(parts):
+        return "\n".join(text_elsewhere(part).partition("\n")[2] for part in objects)
+    return text_of(output, f"{where}.output")
 
 
 def _joined(parts: Any) -> str:
