@@ -79,8 +79,12 @@ class Server(uvicorn.Server):
 
 
 def make_server(service: Service, bound: socket.socket) -> Server:
-    """A server to be run on the listening socket `bound`: `server.run(sockets=[bound])`."""
+    """A server to be run on the socket `bound`, which listens from now on:
+    `server.run(sockets=[bound])`."""
     connections = Connections(service.limits)
+    # What is left of its connections must not keep the next server from the address.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.listen(_BACKLOG)
     config = uvicorn.Config(
         make_app(service, is_local=is_loopback(bound.getsockname()[0])),
         # How these two take connections and hold what is unread is what `connections` knows.
@@ -101,14 +105,16 @@ def make_server(service: Service, bound: socket.socket) -> Server:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. ConfigError when the address is not free."""
+    """A socket that has the address to itself; port 0 takes a free one. ConfigError when the
+    address is not free.
+
+    It does not listen yet: until `make_server`, connections are refused and nobody waits.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
     try:
-        bound.bind((host.strip("[]"), port))
-        bound.listen(_BACKLOG)
+        _reserve(bound, host, port)
     except (OSError, OverflowError) as error:
         bound.close()
         reason = getattr(error, "strerror", None) or str(error)
@@ -118,6 +124,16 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+def _reserve(bound: socket.socket, host: str, port: int) -> None:
+    """Bind. Sockets that may share an address share it until one listens, so that is allowed only
+    where old connections are all that holds the address."""
+    try:
+        bound.bind((host.strip("[]"), port))
+    except OSError:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host.strip("[]"), port))
+
+
 def address(bound: socket.socket) -> str:
     """The URL under which clients find the server."""
     host, port = bound.getsockname()[:2]
@@ -125,13 +141,14 @@ def address(bound: socket.socket) -> str:
 
 
 def serve(service: Service, bound: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve until told to stop. `ready` is called before the first connection is taken.
+    """Serve until told to stop. `ready` is called when connections are no longer refused.
 
     Raises EngineFailed when the engine has failed, which ends the server.
     """
-    ready()
     try:
-        make_server(service, bound).run(sockets=[bound])
+        server = make_server(service, bound)
+        ready()
+        server.run(sockets=[bound])
     finally:
         service.close()
         bound.close()

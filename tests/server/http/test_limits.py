@@ -19,7 +19,7 @@ from copyahead.config import Limits
 from copyahead.contracts import Logits, Part
 from copyahead.errors import ConfigError
 from copyahead.server.http.auth import ApiKeys, check_binding
-from copyahead.server.run import bind
+from copyahead.server.run import address, bind
 from copyahead.server.service import ServerOptions
 from copyahead.traces.record import Record, TraceWriter
 from copyahead.types import Exactness
@@ -142,6 +142,18 @@ def test_a_server_without_keys_is_reached_by_this_machines_names_only() -> None:
             assert statuses(server, *others) == [403] * 5
     with running(options=ServerOptions(api_keys=("k",))) as server:
         assert statuses(server, "evil.example") == [401]
+
+
+def test_a_server_that_is_not_ready_refuses_connections_and_keeps_its_port() -> None:
+    bound = bind("127.0.0.1", 0)
+    try:
+        port = bound.getsockname()[1]
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{address(bound)}/health")
+        with pytest.raises(ConfigError, match=f"port {port} .*: give another"):
+            bind("127.0.0.1", port)
+    finally:
+        bound.close()
 
 
 def test_an_address_that_is_taken_is_refused_in_one_sentence() -> None:
