@@ -113,3 +113,15 @@ def test_a_schema_holds_on_the_real_vocabulary(url: str) -> None:
     assert on["choices"] == off["choices"]
     assert on["choices"][0]["finish_reason"] == "stop"
     assert '"city"' in on["choices"][0]["message"]["content"]
+
+
+def test_a_prompt_is_scored_the_same_with_and_without_copying(url: str) -> None:
+    text = "def add(a, b):\n    return a + b\n\n" * 3
+    body = {"prompt": text, "echo": True, "logprobs": 1, "max_tokens": 12, "temperature": 0}
+    copied, plain = (each(url, "completions", body) for each in (with_copying, without_copying))
+    assert copied["choices"] == plain["choices"]
+    values = copied["choices"][0]["logprobs"]["token_logprobs"]
+    count = (len(values) - 12) // 3
+    assert values[0] is None
+    # What stands there for the third time is no surprise.
+    assert sum(values[2 * count : 3 * count]) > sum(values[1 : count + 1])

@@ -68,6 +68,10 @@ class Answer:
         self.max_tokens = room if request.max_tokens is None else min(request.max_tokens, room)
         self._new: list[tuple[Token, bool]] = []
         self._new_logprobs: list[TokenLogprob] = []
+        scores = request.prompt_logprobs is not None
+        self.num_scored = 0 if scores else self.num_prompt_tokens - 1
+        """Tokens of the prompt, of those after the first, whose log-probabilities need no more."""
+        self._new_scores: list[TokenLogprob] = []
         self._num_drafted = 0
         self._draft_source: Source | None = None
         """Where the draft that is being verified was copied from."""
@@ -97,14 +101,45 @@ class Answer:
         asked = self.request.max_draft_tokens
         return max(0, room if asked is None else min(room, asked))
 
+    @property
+    def is_scored(self) -> bool:
+        """Whether the prompt's log-probabilities, where they were asked for, are there."""
+        return self.num_scored >= self.num_prompt_tokens - 1
+
+    def num_scoring_rows(self, start: int, count: int) -> int:
+        """Of `count` rows from position `start` on, how many give log-probabilities of the prompt.
+
+        The row of a token gives that of the next one.
+        """
+        end = min(start + count, self.num_prompt_tokens - 1)
+        return max(0, end - max(start, self.num_scored))
+
+    def _score(self, logits: Logits) -> Logits:
+        """Read the prompt's log-probabilities off the first rows; the other rows."""
+        top = self.request.prompt_logprobs
+        if self.is_scored or top is None or self.slot is None:
+            return logits
+        first = max(self.slot.length, self.num_scored)
+        count = min(len(logits), self.num_prompt_tokens - 1 - first)
+        for row in range(count):
+            logits[row, self._num_ids :] = -np.inf
+            self._new_scores.append(_Logprobs(logits[row], top).entry(self.tokens[first + row + 1]))
+        self.num_scored = first + count
+        if self.num_scored == self.num_prompt_tokens - 1 and self.max_tokens == 0:
+            self.finish(FinishReason.LENGTH)
+            return logits[:0]
+        return logits[count:]
+
     def verify(self, draft: Draft, logits: Logits) -> list[Token]:
         """The tokens that this round emits: chosen from `logits` while they follow `draft`.
 
         `logits`, shape `[1 + len(draft), vocab_size]`, is overwritten; it has no rows inside a
-        prompt, and then nothing is emitted. A fault ends this answer, with an error, and nothing
-        else; what came before the fault has been written and counts.
+        prompt, and then nothing is emitted. Rows that score the prompt come first. A fault ends
+        this answer, with an error, and nothing else; what came before it has been written and
+        counts.
         """
         self._draft_source = draft.source
+        logits = self._score(logits)
         if len(logits) == 0:
             return []
         drafted, start = draft.tokens, len(self.tokens)
@@ -203,11 +238,12 @@ class Answer:
     def take_chunk(self) -> Chunk | None:
         """What is new since the last call; None when there is nothing."""
         ending = self.finish_reason is not None and not self._finish_sent
-        if not self._new and not ending:
+        if not self._new and not self._new_scores and not ending:
             return None
         self._finish_sent = self.finish_reason is not None
         new, self._new = self._new, []
         logprobs, self._new_logprobs = self._new_logprobs, []
+        scores, self._new_scores = self._new_scores, []
         drafted, self._num_drafted = self._num_drafted, 0
         return Chunk(
             index=self.index,
@@ -216,6 +252,7 @@ class Answer:
             num_draft_tokens=drafted,
             pieces=self._text.take(),
             logprobs=tuple(logprobs),
+            prompt_logprobs=tuple(scores),
             finish_reason=self.finish_reason,
             error=self.error,
         )

@@ -204,7 +204,7 @@ class Engine:
         self._works = []
         for handle in dict.fromkeys(self._handles.values()):
             for answer in handle.answers:
-                if answer.max_tokens == 0:
+                if answer.max_tokens == 0 and answer.is_scored:
                     answer.finish(FinishReason.LENGTH)
                 if answer.finish_reason is not None and answer.key in self._handles:
                     self._end(answer)

@@ -32,15 +32,16 @@ class Work(msgspec.Struct):
         return len(self.tokens) + len(self.draft)
 
     def part(self) -> Part:
-        """The rows to compute; logits where a token is to be chosen."""
+        """The rows to compute; logits where a token is to be chosen or one of the prompt scored."""
         slot = self.answer.slot
         assert slot is not None
         reaches_end = slot.length + len(self.tokens) == len(self.answer.tokens)
+        num_scoring = self.answer.num_scoring_rows(slot.length, len(self.tokens))
         return Part(
             slot=slot.index,
             start=slot.length,
             tokens=[*self.tokens, *self.draft.tokens],
-            num_logits=1 + len(self.draft) if reaches_end else 0,
+            num_logits=num_scoring + (1 + len(self.draft) if reaches_end else 0),
         )
 
 

@@ -44,6 +44,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     They are the model's own: log-softmax of the logits before any option changes them.
     """
+    prompt_logprobs: Annotated[int | None, Range(0, MAX_TOP_LOGPROBS)] = None
+    """The same for each token of the prompt but the first, which nothing comes before. The prompt
+    is then read whole, a few tokens a pass, whatever has been kept of it."""
     json_schema: str | None = None
     """JSON schema (as JSON text) that the answer follows; excludes `grammar`."""
     grammar: str | None = None
@@ -83,6 +86,8 @@ class Chunk(msgspec.Struct, frozen=True):
     Copied means from the request's own text: not from a grammar, nor from another request's.
     """
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the prompt's tokens from the second on; they come before those of the answer."""
     finish_reason: FinishReason | None = None
     error: str | None = None
 
@@ -101,6 +106,7 @@ class Choice(msgspec.Struct):
     copied: list[bool] = msgspec.field(default_factory=list)
     pieces: list[Run] = msgspec.field(default_factory=list)
     logprobs: list[TokenLogprob] = msgspec.field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = msgspec.field(default_factory=list)
     finish_reason: FinishReason | None = None
     error: str | None = None
 
@@ -111,6 +117,7 @@ class Choice(msgspec.Struct):
         self.copied.extend(chunk.copied)
         self.pieces.extend(chunk.pieces)
         self.logprobs.extend(chunk.logprobs)
+        self.prompt_logprobs.extend(chunk.prompt_logprobs)
         if chunk.finish_reason is not None:
             self.finish_reason, self.error = chunk.finish_reason, chunk.error
 

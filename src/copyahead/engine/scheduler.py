@@ -19,6 +19,9 @@ from copyahead.engine.drafting import Drafting
 from copyahead.engine.slots import Slots
 from copyahead.ranges import Range, check_ranges
 
+SCORED_ROWS = 32
+"""Most tokens in a pass of a prompt whose log-probabilities are asked for: each takes a row of
+logits, and the time to read it."""
 ADMISSION_ROOM = 32
 """Cells that must be free beyond a prompt before it is admitted beside others."""
 
@@ -84,7 +87,9 @@ class Scheduler:
             self._start(answer)
 
     def _start(self, answer: Answer) -> None:
-        slot, reused = self._slots.take(answer.tokens, answer.request.tenant)
+        # What is kept of a prompt has no logits.
+        limit = None if answer.is_scored else answer.num_scored
+        slot, reused = self._slots.take(answer.tokens, answer.request.tenant, limit)
         answer.slot = slot
         answer.stats.num_cached_tokens = max(answer.stats.num_cached_tokens, reused)
         self.waiting.remove(answer)
@@ -120,13 +125,17 @@ def _prompt_is_in(leader: Answer) -> bool:
     return leader.slot is not None and leader.slot.length >= leader.num_prompt_tokens - 1
 
 
+def _most_rows(answer: Answer) -> int:
+    return answer.num_pending if answer.is_scored else min(answer.num_pending, SCORED_ROWS)
+
+
 def _share_prompts(prompts: list[Answer], budget: int) -> list[tuple[Answer, int]]:
     """Half of the budget to the oldest prompt, the rest to the shortest first."""
     oldest = prompts[0]
-    given = {oldest.key: min(oldest.num_pending, max(1, (budget + 1) // 2))}
+    given = {oldest.key: min(_most_rows(oldest), max(1, (budget + 1) // 2))}
     left = budget - given[oldest.key]
     for answer in sorted(prompts, key=lambda answer: answer.num_pending):
-        more = min(answer.num_pending - given.get(answer.key, 0), left)
+        more = min(_most_rows(answer) - given.get(answer.key, 0), left)
         if more > 0:
             given[answer.key] = given.get(answer.key, 0) + more
             left -= more

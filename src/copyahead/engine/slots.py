@@ -111,18 +111,21 @@ class Slots:
         """Cells that `make_room` could free: those of idle slots (shared ones are not counted)."""
         return sum(slot.num_own for slot in self._slots if not slot.busy)
 
-    def take(self, tokens: list[Token], tenant: str = "") -> tuple[Slot, int]:
+    def take(
+        self, tokens: list[Token], tenant: str = "", limit: int | None = None
+    ) -> tuple[Slot, int]:
         """An idle slot for a sequence of `tokens`, and how many of them it already holds.
 
         The slot with the longest common prefix is taken, unless that would overwrite more than it
         gains: then it is the one that can best be spared. From a slot in use, and from one that
         keeps much more than the prefix, the prefix is forked. What one tenant left is never
         another's: how fast a prompt is read would tell. At least the last token is always left
-        to compute. Needs an idle slot.
+        to compute, and with a `limit` no more than so many are reused. Needs an idle slot.
         """
         prompt = np.asarray(tokens, dtype=np.int32)
+        most = len(tokens) - 1 if limit is None else min(limit, len(tokens) - 1)
         common = {
-            slot: min(slot.common_prefix(prompt), len(tokens) - 1)
+            slot: min(slot.common_prefix(prompt), most)
             for slot in self._slots
             if slot.tenant == tenant
         }

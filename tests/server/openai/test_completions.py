@@ -92,6 +92,49 @@ def test_echo_gives_the_prompt_back(server: Running) -> None:
     assert frames[0]["choices"][0]["text"].startswith("ab")
 
 
+@pytest.mark.parametrize("max_tokens", [0, 1, 5])
+def test_echo_with_log_probabilities_scores_the_prompt(server: Running, max_tokens: int) -> None:
+    given: dict[str, Any] = {"prompt": PROMPT % "a € b" + "say more" * 20, "logprobs": 2}
+    given |= {"echo": True, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+    (choice,) = post(server, **given).json()["choices"]
+    scored = choice["logprobs"]
+    prompt = TOKENIZER.encode(given["prompt"])
+    assert {len(values) for values in scored.values()} == {len(prompt) + max_tokens}
+    assert scored["token_logprobs"][0] is None
+    assert scored["top_logprobs"][0] is None
+    assert all(value <= 0 for value in scored["token_logprobs"][1:])
+    assert all(len(top) == 2 for top in scored["top_logprobs"][1:])
+    assert scored["text_offset"][len(prompt) :] == sorted(scored["text_offset"][len(prompt) :])
+    shown = [name for name in scored["tokens"] if name[:5] not in ("token", "bytes")]
+    assert "".join(shown) == choice["text"].replace("€", "")
+    # The same as when the model writes these tokens itself.
+    for place in (1, len(prompt) - 1):
+        before = {**given, "prompt": prompt[:place], "max_tokens": 1, "echo": False}
+        before |= {"logit_bias": {str(prompt[place]): 100}, "min_tokens": 1}
+        (written,) = post(server, **before).json()["choices"]
+        value = scored["token_logprobs"][place]
+        assert written["logprobs"]["token_logprobs"][0] == pytest.approx(value, abs=1e-4)
+    again = post(server, **given, speculative={"enabled": False}).json()["choices"][0]
+    assert again == choice
+    frames = raw_frames(server, {**given, "stream": True}, "completions")
+    parts = [frame["choices"][0] for frame in frames if frame["choices"]]
+    assert "".join(part["text"] for part in parts) == choice["text"]
+    joined: dict[str, list[Any]] = {}
+    for part in parts:
+        for name, values in part["logprobs"].items():
+            joined.setdefault(name, []).extend(values)
+    assert joined == scored
+
+
+def test_several_prompts_and_answers_are_each_scored(server: Running) -> None:
+    given = {"prompt": ["ab", "c"], "n": 2, "echo": True, "logprobs": 1, "max_tokens": 1}
+    choices = post(server, **given).json()["choices"]
+    scores = [choice["logprobs"]["token_logprobs"] for choice in choices]
+    lengths = [len(TOKENIZER.encode(prompt)) + 1 for prompt in ("ab", "ab", "c", "c")]
+    assert [len(values) for values in scores] == lengths
+    assert scores[0][:-1] == scores[1][:-1]
+
+
 def test_the_default_budget_is_sixteen_tokens(server: Running) -> None:
     for fields, count in (({}, 16), ({"max_tokens": 20}, 20)):
         answer = post(server, prompt="tell", ignore_eos=True, **fields).json()
@@ -116,7 +159,6 @@ def test_the_default_budget_is_sixteen_tokens(server: Running) -> None:
         ({"best_of": 2}, "best_of"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
-        ({"logprobs": 1, "echo": True}, "echo"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
     ],
 )

@@ -39,7 +39,13 @@ async def completions(
     _check_total(len(prompts) * per_prompt, len(prompts))
     _check_echoes(sum(map(len, echoes)) * per_prompt, service)
     choices = [
-        CompletionChoice(service, body, index, echoes[index // per_prompt])
+        CompletionChoice(
+            service,
+            body,
+            index,
+            echoes[index // per_prompt],
+            first=prompts[index // per_prompt][0] if body.echo else None,
+        )
         for index in range(len(prompts) * per_prompt)
     ]
     generation = service.start(requests, answer_id=new_id("cmpl-"), route="completions")
@@ -63,12 +69,6 @@ def _check(body: CompletionRequest) -> None:
         raise ApiError(
             f"best_of must equal n ({body.n or 1}): answers are not ranked",
             param="best_of",
-            code="unsupported_parameter",
-        )
-    if body.echo and body.logprobs is not None:
-        raise ApiError(
-            "echo and logprobs exclude each other: the prompt has no log-probabilities",
-            param="echo",
             code="unsupported_parameter",
         )
 
@@ -136,6 +136,7 @@ async def _request(
         sampling=body.sampling(default_temperature=1.0),
         max_tokens=budget("max_tokens", body.max_tokens),
         logprobs=body.logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
         stop=body.stops,
         **constraint.for_engine(),
     )
@@ -144,8 +145,18 @@ async def _request(
 class CompletionChoice:
     """One choice: takes its chunks, and keeps the whole."""
 
-    def __init__(self, service: Service, body: CompletionRequest, index: int, echo: str) -> None:
+    def __init__(
+        self,
+        service: Service,
+        body: CompletionRequest,
+        index: int,
+        echo: str,
+        *,
+        first: Token | None,
+    ) -> None:
+        """`echo`: the prompt, where it is to be repeated, and then `first` is its first token."""
         self._index = index
+        self._first = first
         self._text = ""
         self._echo = echo
         self._runs: list[Run] = []
@@ -163,12 +174,18 @@ class CompletionChoice:
         self._runs += chunk.pieces
         entry = None
         if self._logprobs is not None:
-            entry = self._logprobs.take(chunk.logprobs)
+            entry = self._take_logprobs(self._logprobs, chunk)
             self._entries.append(entry)
         if chunk.finish_reason is not None:
             self._finish_reason = str(chunk.finish_reason)
         is_shown = text or entry or chunk.finish_reason is not None
         return [self._choice(text, entry, chunk.pieces)] if is_shown else []
+
+    def _take_logprobs(self, logprobs: CompletionLogprobs, chunk: Chunk) -> dict[str, Any]:
+        """The entries of a chunk: the prompt's first."""
+        first, self._first = self._first, None
+        parts = [logprobs.first(first)] if first is not None else []
+        return join([*parts, logprobs.take((*chunk.prompt_logprobs, *chunk.logprobs))])
 
     def whole(self) -> dict[str, Any]:
         """The entry of `choices` in a document."""

@@ -34,6 +34,17 @@ class CompletionLogprobs:
         self._offset = offset
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
+    def first(self, token: Token) -> dict[str, Any]:
+        """The entry of a prompt's first token, which has no log-probability."""
+        offset = self._offset
+        self._offset += len(self._decoder.decode(self._piece(token)))
+        return {
+            "tokens": [self._name(token)],
+            "token_logprobs": [None],
+            "top_logprobs": [None],
+            "text_offset": [offset],
+        }
+
     def take(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
         """The entries of one chunk."""
         offsets = []
