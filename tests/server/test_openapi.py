@@ -17,11 +17,13 @@ ROUTES = (
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/responses"),
+    ("POST", "/v1/responses/input_tokens"),
     ("POST", "/v1/messages"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"),
+    ("GET", "/props"),
     ("GET", "/health"),
     ("GET", "/metrics"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,19 +17,19 @@ from starlette.responses import Response
 from copyahead._version import __version__
 from copyahead.server import tokens
 from copyahead.server.answers import json_response
-from copyahead.server.anthropic.messages import MessagesRoute, count_tokens
+from copyahead.server.anthropic.messages import MessagesRoute
 from copyahead.server.anthropic.messages_input import CountTokensRequest, MessagesRequest
 from copyahead.server.bodies import BodyRoute
-from copyahead.server.errors import ApiError, ClientGone, api_error
+from copyahead.server.errors import MESSAGES_PATH, ApiError, ClientGone, api_error
 from copyahead.server.http.auth import METRICS_PATH, ApiKeys, HostCheck, KeyCheck
 from copyahead.server.http.limits import BodyLimit
 from copyahead.server.metrics import CONTENT_TYPE
 from copyahead.server.openai.chat import ChatCompletionsRoute
 from copyahead.server.openai.completions import completions
-from copyahead.server.openai.responses import ResponsesRoute
+from copyahead.server.openai.responses import INPUT_TOKENS, ResponsesRoute
 from copyahead.server.openai.responses_input import ResponsesRequest
 from copyahead.server.openai.wire import ChatRequest, CompletionRequest
-from copyahead.server.route import respond
+from copyahead.server.route import count_tokens, respond
 from copyahead.server.service import Service
 from copyahead.server.wire import RENAMES, now
 
@@ -88,13 +89,17 @@ def _add_other_shapes(app: FastAPI, service: Service) -> None:
     async def create_response(body: ResponsesRequest, http: HttpRequest) -> Response:
         return await respond(ResponsesRoute(), service, http, body, tenant_of(http))
 
+    @app.post("/v1/responses/input_tokens", responses=_ERRORS, response_class=Response)
+    async def count_input_tokens(body: ResponsesRequest, http: HttpRequest) -> Response:
+        return await count_tokens(ResponsesRoute(), service, http, body, INPUT_TOKENS)
+
     @app.post("/v1/messages", responses=_ERRORS, response_class=Response)
     async def create_message(body: MessagesRequest, http: HttpRequest) -> Response:
         return await respond(MessagesRoute(), service, http, body, tenant_of(http))
 
     @app.post("/v1/messages/count_tokens", responses=_ERRORS, response_class=Response)
     async def count_message_tokens(body: CountTokensRequest, http: HttpRequest) -> Response:
-        return await count_tokens(service, http, body)
+        return await count_tokens(MessagesRoute(), service, http, body)
 
 
 def _add_tokens(app: FastAPI, service: Service) -> None:
@@ -110,15 +115,21 @@ def _add_tokens(app: FastAPI, service: Service) -> None:
 def _add_status(app: FastAPI, service: Service) -> None:
     started = now()
 
+    name = service.options.model_name
+    since = datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    anthropic = {"type": "model", "id": name, "display_name": name, "created_at": since}
+
     def model() -> dict[str, Any]:
         return {**service.describe(), "created": started}
 
     @app.get("/v1/models", response_class=Response)
     async def models() -> Response:
-        return json_response({"object": "list", "data": [model()]})
+        # Clients of both APIs ask for this; each reads its own names.
+        pages = {"has_more": False, "first_id": name, "last_id": name}
+        return json_response({"object": "list", "data": [{**anthropic, **model()}], **pages})
 
     @app.get("/v1/models/{name:path}", response_class=Response)
-    async def one_model(name: str) -> Response:
+    async def one_model(name: str, http: HttpRequest) -> Response:
         if name != service.options.model_name:
             raise ApiError(
                 f"there is no model of this name, only {service.options.model_name}",
@@ -126,7 +137,16 @@ def _add_status(app: FastAPI, service: Service) -> None:
                 code="model_not_found",
                 param="model",
             )
-        return json_response(model())
+        return json_response(anthropic if _is_anthropics(http) else model())
+
+    @app.get("/props", response_class=Response)
+    async def props() -> Response:
+        return json_response(service.properties())
+
+    @app.head("/", include_in_schema=False)
+    @app.get("/", include_in_schema=False)
+    async def root() -> Response:
+        return json_response({"name": "copyahead"})
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health", response_class=Response)
@@ -148,7 +168,8 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
             return Response(status_code=499)
         fault = _fault(error)
         service.report(error, fault)
-        return json_response(fault.body(http.url.path), status=fault.status, headers=fault.headers)
+        path = MESSAGES_PATH if _is_anthropics(http) else http.url.path
+        return json_response(fault.body(path), status=fault.status, headers=fault.headers)
 
     for kind in (Exception, HTTPException):
         app.add_exception_handler(kind, failed)
@@ -156,6 +177,11 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
     # exception to the server's log. What is raised on purpose must not take that way.
     for kind in _expected():
         app.add_exception_handler(kind, failed)
+
+
+def _is_anthropics(http: HttpRequest) -> bool:
+    """Whether a client of Anthropic's asks for what both APIs have."""
+    return http.url.path.startswith("/v1/models") and "anthropic-version" in http.headers
 
 
 def _expected() -> list[type[Exception]]:

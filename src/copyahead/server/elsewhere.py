@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from copyahead.chat.untrusted_json import is_shallow
@@ -70,6 +70,20 @@ class LeftOut:
     def log(self) -> None:
         """One line for the request, where there is something."""
         if self._kinds:
-            logger.info(
-                "left out of a request, as it has no text: %s", ", ".join(sorted(self._kinds))
-            )
+            logger.info("left out of a request: %s", ", ".join(sorted(self._kinds)))
+
+
+def functions_only(tools: Sequence[Mapping[str, Any]] | None, kinds: Collection[Any]) -> list[Any]:
+    """The place of each tool whose type is one of `kinds`, and the tool; a note for the others.
+
+    Those run elsewhere, or are known by their type alone to a model that was trained on them.
+    """
+    left_out = LeftOut()
+    taken = []
+    for place, tool in enumerate(tools or ()):
+        if tool.get("type") in kinds:
+            taken.append((place, tool))
+        else:
+            left_out.add(tool.get("type"))
+    left_out.log()
+    return taken

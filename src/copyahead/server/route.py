@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from copyahead.chat.prompt import ChatPrompt
 from copyahead.errors import CopyaheadError
+from copyahead.server.answers import json_response
 from copyahead.server.engine_request import make_request
 from copyahead.server.errors import api_error
 from copyahead.server.generation import Generation
@@ -105,6 +106,21 @@ async def respond(
         raise api_error(error, names) from error
 
 
-def _read(route: ChatRoute[Body], body: Body) -> dict[str, Any]:
+def _read(route: ChatRoute[Any], body: CommonFields) -> dict[str, Any]:
     body.check()
     return route.conversation(body)
+
+
+async def count_tokens(
+    route: ChatRoute[Any],
+    service: Service,
+    http: HttpRequest,
+    body: CommonFields,
+    head: Mapping[str, Any] | None = None,
+) -> Response:
+    """How many tokens the prompt of a request has, after what `head` says of the answer."""
+    try:
+        prompt = await while_connected(http, service.chat_prompt(lambda: _read(route, body)))
+    except CopyaheadError as error:
+        raise api_error(error, route.field_names) from error
+    return json_response({**(head or {}), "input_tokens": len(prompt.tokens)})

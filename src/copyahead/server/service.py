@@ -180,6 +180,15 @@ class Service:
             },
         }
 
+    def properties(self) -> dict[str, Any]:
+        """What llama.cpp's clients ask of `GET /props`; of the model's path only the name."""
+        return {
+            "default_generation_settings": {"n_ctx": self.capabilities.context_size},
+            "total_slots": self.capabilities.num_slots,
+            "model_path": self.options.model_name,
+            "chat_template": self.template.source,
+        }
+
     def _done(self, generation: Generation, outcome: Outcome) -> None:
         self.metrics.record(outcome)
         _log(outcome)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import msgspec
 import openai
@@ -406,6 +407,45 @@ def test_the_model_is_listed_with_its_context() -> None:
         assert model.id == "copyahead"
         assert model.model_dump()["max_model_len"] == 2048
         assert client.models.retrieve("copyahead").id == "copyahead"
+
+
+def test_the_model_is_listed_in_the_shape_of_the_api_that_asks() -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    with running() as server:
+        api = anthropic.Anthropic(base_url=server.url, api_key="x")
+        with api as client:
+            listed = client.models.list()
+            (model,) = listed.data
+            assert (listed.has_more, listed.first_id, listed.last_id) == (False, model.id, model.id)
+            assert (model.type, model.id, model.display_name) == ("model", "copyahead", "copyahead")
+            found = client.models.retrieve("copyahead")
+            assert found.created_at == model.created_at
+        one = httpx.get(f"{server.api}/models/copyahead", headers=headers).json()
+        assert one.keys() == {"type", "id", "display_name", "created_at"}
+        wrong = httpx.get(f"{server.api}/models/other", headers=headers).json()
+        assert wrong["type"] == "error"
+        assert wrong["error"]["type"] == "not_found_error"
+        assert httpx.get(f"{server.api}/models/copyahead").json()["object"] == "model"
+
+
+def test_what_llama_cpps_clients_ask_of_the_server() -> None:
+    with running() as server:
+        props = httpx.get(f"{server.url}/props").json()
+        assert props["default_generation_settings"]["n_ctx"] == 2048
+        assert props["total_slots"] == 4
+        assert "<|answer|>" in props["chat_template"]
+        assert props["model_path"] == "copyahead"
+        assert httpx.head(server.url).status_code == httpx.get(server.url).status_code == 200
+
+
+def test_the_tokens_of_a_response_are_counted_as_it_reads_them() -> None:
+    with running() as server:
+        body = {"input": "say:x", "instructions": "Be brief."}
+        counted = httpx.post(f"{server.api}/responses/input_tokens", json=body).json()
+        usage = httpx.post(f"{server.api}/responses", json=body).json()["usage"]
+        assert counted == {
+            "object": "response.input_tokens", "input_tokens": usage["input_tokens"]
+        }  # fmt: skip
 
 
 def test_tokens_go_there_and_back() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import httpx
@@ -10,7 +11,18 @@ import openai
 import pytest
 
 from copyahead.chat.messages import checked
-from tests.server.toys import CALL, SAID_CALLS, TOKENIZER, Running, running, toy_template
+from copyahead.server.openai.legacy import messages_of
+from copyahead.server.openai.wire import ChatRequest
+from tests.server.toys import (
+    CALL,
+    LOOK,
+    SAID_CALLS,
+    TOKENIZER,
+    WRITE,
+    Running,
+    running,
+    toy_template,
+)
 
 TOOLS: Any = [
     {
@@ -132,6 +144,66 @@ def test_a_call_without_arguments_may_come_back(server: Running, arguments: Any)
     answer = httpx.post(f"{server.api}/chat/completions", json={"messages": messages})
     assert answer.status_code == 200, answer.text
     assert checked(messages)[0]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+FUNCTIONS: Any = [tool["function"] for tool in TOOLS]
+
+
+@pytest.mark.parametrize("choice", [None, "auto", {"name": "look"}])
+def test_functions_as_they_were_before_tools(client: openai.OpenAI, choice: Any) -> None:
+    told: Any = {"model": "m", "messages": said(f"{LOOK}\n{WRITE}"), "functions": FUNCTIONS}
+    told |= {} if choice is None else {"function_call": choice}
+    (whole,) = client.chat.completions.create(**told).choices
+    assert whole.finish_reason == "function_call"
+    assert whole.message.tool_calls is None
+    assert whole.message.function_call is not None
+    assert whole.message.function_call.name == "look"
+    assert json.loads(whole.message.function_call.arguments) == {"a": 1}
+    name, arguments, reasons = "", "", []
+    for chunk in client.chat.completions.create(**told, stream=True):
+        (part,) = chunk.choices
+        reasons += [part.finish_reason] if part.finish_reason else []
+        if part.delta.function_call is not None:
+            name += part.delta.function_call.name or ""
+            arguments += part.delta.function_call.arguments or ""
+    assert (name, json.loads(arguments), reasons) == ("look", {"a": 1}, ["function_call"])
+    (none,) = client.chat.completions.create(**{**told, "function_call": "none"}).choices
+    assert none.message.content == f"{LOOK}\n{WRITE}"
+
+
+def test_earlier_calls_may_be_functions_or_custom_tools() -> None:
+    messages = [
+        {"role": "assistant", "function_call": {"name": "look", "arguments": ""}},
+        {"role": "function", "name": "look", "content": "seen"},
+        {"role": "assistant", "tool_calls": [
+            {"id": "c", "type": "custom", "custom": {"name": "patch", "input": "+é"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "done"},
+    ]  # fmt: skip
+    read = checked(messages_of(ChatRequest.model_validate({"messages": messages})))
+    assert [message["role"] for message in read] == ["assistant", "tool", "assistant", "tool"]
+    assert read[0]["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}
+    assert read[1]["tool_call_id"] == read[0]["tool_calls"][0]["id"]
+    assert read[2]["tool_calls"][0]["function"] == {
+        "name": "patch", "arguments": '{"input": "+é"}'
+    }  # fmt: skip
+    assert read[3]["name"] == "patch"
+
+
+def test_tools_that_are_no_functions_are_skipped_as_by_the_other_route(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    custom = {"type": "custom", "custom": {"name": "patch"}}
+    body = {"messages": said(LOOK), "tools": [custom, *TOOLS]}
+    flat = [{"type": "function", **function} for function in FUNCTIONS]
+    other = {"input": said(LOOK), "tools": [{"type": "custom", "name": "patch"}, *flat]}
+    for path, asked in (("chat/completions", body), ("responses", other)):
+        with caplog.at_level(logging.INFO, "copyahead.server.elsewhere"):
+            answer = httpx.post(f"{server.api}/{path}", json=asked)
+        assert answer.status_code == 200, answer.text
+        assert '"look"' in answer.text
+        (line,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+        assert line.endswith(": custom")
+        caplog.clear()
 
 
 def read_calls(message: Any) -> list[tuple[str, Any]]:
@@ -448,6 +520,10 @@ def test_thinking_that_the_prompt_opens_may_come_before_json() -> None:
         ({"stream": "yes"}, "stream"),
         ({"tools": [{"type": "function"}]}, "tools[0]"),
         ({"tools": TOOLS, "tool_choice": "maybe"}, "tool_choice"),
+        ({"functions": [{"name": 3}]}, "functions[0]"),
+        ({"functions": FUNCTIONS, "tools": TOOLS}, "functions"),
+        ({"functions": FUNCTIONS, "function_call": {"name": "rm"}}, "function_call"),
+        ({"functions": FUNCTIONS, "function_call": "maybe"}, "function_call"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, ClassVar
 
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
-
 from copyahead.chat.untrusted_json import parsed
-from copyahead.errors import CopyaheadError
-from copyahead.server.answers import json_response
 from copyahead.server.anthropic.messages_input import (
     FIELD_NAMES,
     AnthropicConversation,
-    CountTokensRequest,
     MessagesRequest,
     choice_of,
     format_of,
@@ -23,11 +16,9 @@ from copyahead.server.anthropic.messages_input import (
     messages_of,
 )
 from copyahead.server.constraints import constraint_of
-from copyahead.server.errors import MESSAGES_PATH, ApiError, api_error
+from copyahead.server.errors import MESSAGES_PATH, ApiError
 from copyahead.server.events import Event, Section, Sections, TypedAnswer
-from copyahead.server.http.streaming import while_connected
 from copyahead.server.route import ChatRoute, Exchange
-from copyahead.server.service import Service
 from copyahead.server.usage import timings
 from copyahead.types import FinishReason
 
@@ -64,16 +55,6 @@ class MessagesRoute(ChatRoute[MessagesRequest]):
     def answer(self, exchange: Exchange[MessagesRequest]) -> MessagesAnswer:
         """The one message."""
         return MessagesAnswer(exchange)
-
-
-async def count_tokens(service: Service, http: HttpRequest, body: CountTokensRequest) -> Response:
-    """How many tokens the prompt of a request has."""
-    try:
-        read = partial(MessagesRoute().conversation, body)
-        prompt = await while_connected(http, service.chat_prompt(read))
-    except CopyaheadError as error:
-        raise api_error(error, FIELD_NAMES) from error
-    return json_response({"input_tokens": len(prompt.tokens)})
 
 
 class Blocks(Sections):

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from copyahead.chat.messages import text_of
 from copyahead.chat.tools.definitions import checked_function
 from copyahead.chat.untrusted_json import is_shallow
-from copyahead.server.elsewhere import LeftOut, text_elsewhere
+from copyahead.server.elsewhere import LeftOut, functions_only, text_elsewhere
 from copyahead.server.errors import ApiError
 from copyahead.server.wire import (
     RENAMES,
@@ -240,8 +240,7 @@ def functions_of(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, An
     """
     return [
         checked_function(tool, f"tools[{place}]", "input_schema")
-        for place, tool in enumerate(tools or ())
-        if tool.get("type") in (None, "custom")
+        for place, tool in functions_only(tools, (None, "custom"))
     ]
 
 

@@ -12,6 +12,7 @@ from copyahead.engine.request import Chunk, TokenLogprob
 from copyahead.engine.text import Run
 from copyahead.server.constraints import constraint_of
 from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
+from copyahead.server.openai.legacy import is_legacy, messages_of, tools_of
 from copyahead.server.openai.logprobs import chat_logprobs
 from copyahead.server.openai.wire import ChatRequest
 from copyahead.server.route import ChatRoute, Exchange
@@ -31,10 +32,8 @@ class ChatCompletionsRoute(ChatRoute[ChatRequest]):
     def conversation(self, body: ChatRequest) -> dict[str, Any]:
         """As it is: the others are brought into this shape."""
         return {
-            "messages": [message.model_dump(exclude_none=True) for message in body.messages],
-            "tools": body.tools,
-            "tool_choice": body.tool_choice,
-            "parallel_tool_calls": body.parallel_tool_calls,
+            "messages": messages_of(body),
+            **tools_of(body),
             **constraint_of(body, "response_format", body.response_format).for_prompt(),
             "template_options": body.chat_template_kwargs,
         }
@@ -67,6 +66,7 @@ class ChatChoice:
         self._index = index
         self._transcript = Transcript(prompt, service.pieces)
         self._pieces = service.pieces
+        self._legacy = is_legacy(body)
         self._with_copied = bool(body.include_copied)
         self._with_logprobs = bool(body.logprobs)
         self._runs: list[Run] = []
@@ -82,7 +82,7 @@ class ChatChoice:
         """What `chunk` adds, as the `choices` entries of a stream."""
         self._runs += chunk.pieces
         self._logprobs += chunk.logprobs
-        deltas = [_delta(event) for event in self._transcript.push(chunk)]
+        deltas = [_delta(event, self._legacy) for event in self._transcript.push(chunk)]
         if not deltas and ((self._with_copied and chunk.pieces) or chunk.logprobs):
             deltas = [{"content": ""}]
         if not self._opened:
@@ -107,14 +107,14 @@ class ChatChoice:
             message["reasoning_content"] = reply.reasoning
         if reply.calls:
             message["content"] = reply.content if reply.content.strip() else None
-            message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
-                for call in reply.calls
-            ]
+            functions = [{"name": call.name, "arguments": call.arguments} for call in reply.calls]
+            if self._legacy:
+                message["function_call"] = functions[0]
+            else:
+                message["tool_calls"] = [
+                    {"id": call.id, "type": "function", "function": function}
+                    for call, function in zip(reply.calls, functions, strict=True)
+                ]
         reason = self._finish_reason()
         choice = {"index": self._index, "message": message, "finish_reason": reason}
         choice["logprobs"] = (
@@ -130,15 +130,21 @@ class ChatChoice:
     def _finish_reason(self) -> str:
         reason = self._transcript.finish_reason
         if reason is FinishReason.STOP and self._transcript.reply.calls:
-            return "tool_calls"
+            return "function_call" if self._legacy else "tool_calls"
         return str(reason)
 
 
-def _delta(event: ReplyEvent) -> dict[str, Any]:
+def _delta(event: ReplyEvent, legacy: bool) -> dict[str, Any]:
     if isinstance(event, TextDelta):
         return {"content": event.text}
     if isinstance(event, ReasoningDelta):
         return {"reasoning_content": event.text}
+    if legacy:
+        return {
+            "function_call": {"name": event.name, "arguments": ""}
+            if isinstance(event, ToolCallStart)
+            else {"arguments": event.arguments}
+        }
     if isinstance(event, ToolCallStart):
         function = {"name": event.name, "arguments": ""}
         call = {"index": event.index, "id": event.id, "type": "function", "function": function}

@@ -22,6 +22,9 @@ from copyahead.server.route import ChatRoute, Exchange
 from copyahead.server.usage import timings
 from copyahead.server.wire import new_id, now
 
+INPUT_TOKENS = {"object": "response.input_tokens"}
+"""What a count of tokens says of itself."""
+
 
 class ResponsesRoute(ChatRoute[ResponsesRequest]):
     """OpenAI's responses."""

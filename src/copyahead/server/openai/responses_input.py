@@ -16,7 +16,12 @@ from pydantic import ConfigDict, Field
 from copyahead.chat.messages import text_of
 from copyahead.chat.tools.definitions import checked_function
 from copyahead.chat.untrusted_json import MAX_DEPTH, is_shallow
-from copyahead.server.elsewhere import LeftOut, arguments_text, text_elsewhere
+from copyahead.server.elsewhere import (
+    LeftOut,
+    arguments_text,
+    functions_only,
+    text_elsewhere,
+)
 from copyahead.server.errors import ApiError
 from copyahead.server.wire import (
     RENAMES,
@@ -270,8 +275,7 @@ def functions_of(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, An
     Raises RequestError."""
     return [
         checked_function(tool, f"tools[{place}]")
-        for place, tool in enumerate(tools or ())
-        if tool.get("type") == "function"
+        for place, tool in functions_only(tools, ("function",))
     ]
 
 

@@ -19,12 +19,20 @@ class FunctionCall(Wire):
     )
 
 
+class CustomCall(Wire):
+    """A call of a tool that takes any text."""
+
+    name: str
+    input: str = ""
+
+
 class ToolCall(Wire):
     """A call that the model made earlier."""
 
     id: str | None = None
     type: str = "function"
-    function: FunctionCall
+    function: FunctionCall | None = None
+    custom: CustomCall | None = None
 
 
 class ChatMessage(Wire):
@@ -35,6 +43,7 @@ class ChatMessage(Wire):
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    function_call: FunctionCall | None = Field(None, description="As it was before tool_calls.")
     reasoning_content: str | None = None
 
 
@@ -51,6 +60,10 @@ class ChatRequest(CommonFields):
         None, description="none, auto, required, or an object that names a function."
     )
     parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = Field(None, description="As it was before tools.")
+    function_call: str | dict[str, Any] | None = Field(
+        None, description="As it was before tool_choice: none, auto, or an object with a name."
+    )
     chat_template_kwargs: dict[str, Any] | None = None
 
     def check(self) -> None:
@@ -59,6 +72,13 @@ class ChatRequest(CommonFields):
             raise ApiError(
                 "top_logprobs needs logprobs to be true", param="top_logprobs", code="invalid_value"
             )
+        for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
+            if getattr(self, old) is not None and getattr(self, new) is not None:
+                raise ApiError(
+                    f"{old} and {new} exclude each other: give {new}",
+                    param=old,
+                    code="invalid_value",
+                )
 
 
 class CompletionRequest(CommonFields):
