@@ -207,6 +207,7 @@ SPELLINGS: list[dict[str, Any]] = [
     {"guided_json": PERSON},
     {"guided_json": json.dumps(PERSON)},
     {"structured_outputs": {"json": PERSON, "regex": None, "disable_fallback": True}},
+    {"structured_outputs": {"json": PERSON, "json_object": False}},
 ]
 
 
@@ -288,6 +289,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"structured_outputs": {"grammar": "x"}}, "structured_outputs.grammar is not supported"),
     ({"structured_outputs": {"novel": 1}}, "structured_outputs.novel is not supported"),
     ({"structured_outputs": {"json": 3}}, "structured_outputs.json must be"),
+    ({"structured_outputs": {"json": False}}, "structured_outputs.json allows no value"),
+    ({"structured_outputs": {"json_object": "x"}}, "structured_outputs.json_object must be"),
     ({"guided_json": "{"}, "guided_json must be"),
     ({"guided_json": 3}, "guided_json must be"),
     ({"guided_json": False}, "guided_json allows no value"),

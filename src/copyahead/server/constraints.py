@@ -67,10 +67,10 @@ def constraint_of(body: CommonFields, field: str, own: ResponseFormat | None) ->
     found += [
         read(structured[name], f"{_STRUCTURED}.{name}")
         for name, read in _IN_STRUCTURED.items()
-        if structured.get(name) not in (None, False)
+        if structured.get(name) is not None
     ]
-    mine = Constraint(field, schema_of(own, field))
-    found += [] if mine.is_free else [mine]
+    found.append(Constraint(field, schema_of(own, field)))
+    found = [each for each in found if not each.is_free]
     if len(found) > 1:
         names = " and ".join(each.field for each in found)
         raise ApiError(
@@ -103,9 +103,9 @@ def _read_schema(value: Any, field: str) -> Constraint:
 
 
 def _read_object(value: Any, field: str) -> Constraint:
-    if value is not True:
+    if not isinstance(value, bool):
         raise _wrong(field, "true or false")
-    return Constraint(field, schema={"type": "object"})
+    return Constraint(field, schema={"type": "object"} if value else None)
 
 
 def _read_regex(value: Any, field: str) -> Constraint:
