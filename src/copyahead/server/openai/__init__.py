@@ -5,7 +5,6 @@ completions       text completions
 legacy            chat requests as clients wrote them before there were tools
 choices           answers with `choices`, of both kinds of completions
 logprobs          log-probabilities in the shapes of both
-legacy           chat requests as they were before there were tools
 wire              what clients of both send
 responses         an answer as items, and the events of their making
 responses_input   what clients of responses send
