@@ -103,3 +103,14 @@ def test_a_hybrid_that_cannot_open_one_side_leaves_the_other_closed() -> None:
     assert other.sessions[0].closed
     hybrid.open([1] * 5, slot=0).close()
     hybrid.forget()
+
+
+def test_what_the_grammar_leaves_no_choice_about_is_no_draft_of_the_drafter() -> None:
+    drafter = ForcedDrafter({})
+    request = Request(prompt=[1], grammar='start: "abab"', max_tokens=8)
+    with Engine(FakeBackend(ToyLM(seed=1)), make_drafter=drafter) as engine:
+        got = engine.complete(request)
+    assert got.stats.by_source[Source.GRAMMAR].num_accepted_tokens > 0
+    (session,) = drafter.sessions
+    assert session.history == [1, *got.choices[0].tokens]
+    assert [draft for draft, _ in session.settled if draft.tokens] == []

@@ -114,3 +114,23 @@ def test_drafts_get_the_cells_of_kept_prefixes_and_not_those_in_use(keeps: bool)
     if keeps:
         slots.release(answer.slot, keep=True)
     assert passes.room_for_drafts(num_answers=1, num_rows=4, wanted=20) == (20 if keeps else 6)
+
+
+def test_only_passes_without_prompts_say_what_a_step_costs() -> None:
+    backend = FakeBackend(ToyLM(seed=1))
+    slots = Slots(backend)
+    passes = Passes(backend, slots)
+    writing, reading = started(backend, slots, [[1, 2], [3, 4, 5]])
+    assert writing.slot is not None
+    passes.forward([Work(writing, [1, 2])])
+    writing.slot.length = 2
+    writing.tokens.append(3)
+    for works, observed in (
+        ([Work(writing, [3]), Work(reading, [3, 4])], 0),
+        ([Work(writing, [3])], 1),
+    ):
+        passes.forward(works)
+        passes.take_back(works)
+        assert passes._meter._num_passes == observed
+    assert writing.stats.verify_seconds > 0
+    assert reading.stats.verify_seconds == 0
