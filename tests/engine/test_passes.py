@@ -134,3 +134,23 @@ def test_only_passes_without_prompts_say_what_a_step_costs() -> None:
         assert passes._meter._num_passes == observed
     assert writing.stats.verify_seconds > 0
     assert reading.stats.verify_seconds == 0
+
+
+def test_the_time_of_a_pass_is_shared_by_rows() -> None:
+    backend = FakeBackend(ToyLM(seed=1))
+    slots = Slots(backend)
+    passes = Passes(backend, slots)
+    answers = started(backend, slots, [[1, 2], [3, 4]])
+    passes.forward([Work(answer, list(answer.tokens)) for answer in answers])
+    for answer in answers:
+        assert answer.slot is not None
+        answer.slot.length = 2
+        answer.tokens.append(5)
+    one, three = (
+        Work(answer, [5], draft)
+        for answer, draft in zip(answers, (Draft(), Draft((6, 7))), strict=True)
+    )
+    passes.forward([one, three])
+    alone = one.answer.stats.verify_seconds
+    assert three.answer.stats.verify_seconds == pytest.approx(3 * alone)
+    assert alone > 0

@@ -355,3 +355,15 @@ def test_case_73_zero_tiny_and_top_k_one_are_the_same_greedy(seed: int) -> None:
         expected = expected or got.choices[0].tokens
         assert got.choices[0].tokens == expected
         assert got.stats.num_accepted_tokens > 0, "copies must be accepted at every setting"
+
+
+@pytest.mark.parametrize("seed", [5, 2**32 - 2])
+def test_each_choice_has_the_seed_after_that_of_the_one_before(seed: int) -> None:
+    def request(seed: int, n: int) -> Request:
+        sampling = SamplingOptions(temperature=1.0, seed=seed)
+        return Request(prompt=[A, B], max_tokens=30, sampling=sampling, n=n)
+
+    got = plain(FakeBackend(ToyLM(seed=3)), request(seed, 3))
+    alone = [plain(FakeBackend(ToyLM(seed=3)), request((seed + i) % 2**32, 1)) for i in range(3)]
+    assert [c.tokens for c in got.choices] == [one.choices[0].tokens for one in alone]
+    assert len({tuple(c.tokens) for c in got.choices}) == 3
