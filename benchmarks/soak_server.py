@@ -3,10 +3,17 @@
     python benchmarks/soak_server.py --seconds 60 --clients 32
 
 starts `copyahead serve` (with `--url` it takes a server that runs) and sends it valid and broken
-requests, whole and streamed; a third of the clients leave at a random moment. Checked are: no
-status of 500 or above; every answer that came to its end equals the same request's answer when it
-was alone; `/health` below 100 ms throughout; memory flat; no slot left taken. The last line is
-one JSON document, and the exit status is 1 when a check fails.
+requests, whole and streamed; a third of the clients leave at a random moment. Checked are:
+
+- every reply is one that its request may get, in a stream too: its answer, the right refusal, or
+  that the server is busy;
+- every answer that came to its end equals the same request's answer when it was alone, with its
+  log-probabilities and its usage, and so does the answer to each when it is asked after the storm;
+- `/health` below 100 ms throughout, and memory flat;
+- no slot, no cell and no row of history left taken.
+
+The last line is one JSON document, and the exit status is 1 when a check fails. Replies are judged
+in `soak_replies.py`, which can also spoil them (`--plant`), to see that this is noticed.
 
 What it cannot show: how fast the server is. Use bench_llama_server.py for that.
 """
@@ -23,10 +30,10 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
+from soak_replies import Planting, Reply, read_broken, read_stream, read_whole
 
 WORDS = [
     "the",
@@ -61,6 +68,17 @@ SCHEMA = {
     "additionalProperties": False,
 }
 
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+HELD = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "copyahead:requests_held",
+    "copyahead:slots_held",
+    "copyahead:cells_held",
+    "copyahead:history_rows_held",
+)
+"""Gauges that must be 0 when nobody asks: of the queue, and of the engine itself."""
+
 Body = dict[str, Any]
 
 
@@ -88,7 +106,9 @@ class Report:
 
     def failures(self, *, health_limit_ms: float, memory_limit_mb: float) -> list[str]:
         """Every check that failed, in words."""
-        found = list(self.faults)
+        found = list(self.faults[:20])
+        if len(self.faults) > 20:
+            found.append(f"{len(self.faults) - 20} faults more")
         found += [f"status {s}: {n} times" for s, n in self.statuses.items() if s >= 500]
         found += [f"not as when alone: {name}" for name in self.wrong_answers[:5]]
         if self.health_ms and max(self.health_ms) > health_limit_ms:
@@ -122,61 +142,102 @@ def valid_requests(num: int, max_tokens: int) -> list[tuple[str, Body]]:
         elif kind == 3:
             body |= {"n": 2, "logprobs": True, "stop": [" moon"]}
         if kind == 4:
-            body |= {"prompt": body.pop("messages")[0]["content"]}
+            body |= {"prompt": body.pop("messages")[0]["content"], "logprobs": number % 3}
             made.append(("/v1/completions", body))
         else:
             made.append(("/v1/chat/completions", body))
     return made
 
 
-BROKEN: list[tuple[str, bytes]] = [
-    ("/v1/chat/completions", b"{"),
-    ("/v1/chat/completions", b'{"messages": []}'),
-    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "top_p": 7}'),
-    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": {"a": 1}}]}'),
-    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "tools": [{}]}'),
+BROKEN: list[tuple[str, bytes, int]] = [
+    ("/v1/chat/completions", b"{", 400),
+    ("/v1/chat/completions", b'{"messages": []}', 400),
+    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "top_p": 7}', 400),
+    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": {"a": 1}}]}', 400),
+    (
+        "/v1/chat/completions",
+        b'{"messages": [{"role": "user", "content": "x"}], "tools": [{}]}',
+        400,
+    ),
     (
         "/v1/chat/completions",
         b'{"messages": [{"role": "user", "content": "x"}], "stream": true, "response_format": '
         b'{"type": "json_schema", "json_schema": {"schema": {"type": "nonsense"}}}}',
+        400,
     ),
-    ("/v1/completions", b'{"prompt": [99999999]}'),
-    ("/v1/completions", b'{"prompt": "' + b"word " * 40_000 + b'"}'),
-    ("/v1/nothing", b"{}"),
-    ("/tokenize", b'{"content": 3}'),
+    ("/v1/completions", b'{"prompt": [99999999]}', 400),
+    ("/v1/completions", b'{"prompt": "' + b"word " * 40_000 + b'"}', 400),
+    ("/v1/nothing", b"{}", 404),
+    ("/tokenize", b'{"content": 3}', 400),
 ]
+"""Path, body, and the status that it has to get."""
 
 
 class Soak:
     """The clients of one run."""
 
-    def __init__(self, url: str, *, clients: int, seconds: float, max_tokens: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        clients: int,
+        seconds: float,
+        max_tokens: int,
+        requests: int = 25,
+        patience: float = 10.0,
+        metrics_key: str | None = None,
+        plant: str | None = None,
+    ) -> None:
+        """`requests`: how many valid ones there are. `patience`: seconds that the server has to
+        give back what it holds. `plant`: a fault for replies; see `soak_replies.Planting`."""
+        self._patience = patience
         self.url = url
         self.report = Report()
         self._num_clients = clients
         self._seconds = seconds
-        self._valid = valid_requests(25, max_tokens)
+        self._valid = valid_requests(requests, max_tokens)
         self._alone: list[Any] = []
         self._random = random.Random(1)
+        self._planting = Planting(plant) if plant else None
+        self._metrics_headers = {"authorization": f"Bearer {metrics_key}"} if metrics_key else {}
 
-    async def run(self, pid: int | None = None) -> Report:
-        """Ask every request alone, then all at once until the time is over."""
+    async def run(self) -> Report:
+        """Ask every request alone, then all at once until the time is over, then alone again."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         async with httpx.AsyncClient(
-            base_url=self.url, timeout=httpx.Timeout(120), limits=limits
+            base_url=self.url,
+            timeout=httpx.Timeout(120),
+            limits=limits,
+            transport=self._planting,
         ) as http:
-            for path, body in self._valid:
-                answer = await http.post(path, json=body)
-                if answer.status_code != 200:
-                    self.report.faults.append(f"alone: {answer.status_code} {answer.text[:200]}")
-                    return self.report
-                self._alone.append(essence(answer.json()))
+            if not await self._ask_all(http):
+                return self.report
+            self._enter("storm")
             until = time.monotonic() + self._seconds
-            watching = asyncio.create_task(self._watch(until, pid))
+            watching = asyncio.create_task(self._watch(http, until))
             await asyncio.gather(*(self._client(http, until) for _ in range(self._num_clients)))
             await watching
             await self._look_at_the_end(http)
+            self._enter("again")
+            for place in range(len(self._valid)):
+                await self._polite(http, place, "again, alone")
+            await self._look_at_the_end(http)
         return self.report
+
+    def _enter(self, phase: str) -> None:
+        if self._planting is not None:
+            self._planting.phase = phase
+
+    async def _ask_all(self, http: httpx.AsyncClient) -> bool:
+        """Every request alone; whether each was answered."""
+        for path, body in self._valid:
+            answer = await http.post(path, json=body)
+            reply = read_whole(answer.status_code, answer.text)
+            if reply.essence is None:
+                self.report.faults.append(f"alone: {reply.fault or 'busy'}")
+                return False
+            self._alone.append(reply.essence)
+        return True
 
     async def _client(self, http: httpx.AsyncClient, until: float) -> None:
         while time.monotonic() < until:
@@ -187,7 +248,7 @@ class Soak:
                 elif dice < 0.5:
                     await self._leaving(http)
                 else:
-                    await self._polite(http)
+                    await self._polite(http, self._random.randrange(len(self._valid)))
             except httpx.HTTPError as error:
                 self.report.faults.append(f"connection: {error!r}")
 
@@ -197,18 +258,31 @@ class Soak:
         if status == 429:
             await asyncio.sleep(self._random.uniform(0.2, 1.0))
 
+    def _judge(self, reply: Reply, place: int, how: str = "") -> None:
+        """Compare what a valid request got with what it got when it was alone."""
+        path, _ = self._valid[place]
+        if reply.fault is not None:
+            self.report.faults.append(f"{path} {place}: {reply.fault}")
+        if reply.essence is None:
+            return
+        self.report.completed += 1
+        if reply.essence != self._alone[place]:
+            self.report.wrong_answers.append(
+                f"{path} {place} {how}: {reply.essence} instead of {self._alone[place]}"
+            )
+
     async def _broken(self, http: httpx.AsyncClient) -> None:
-        path, content = self._random.choice(BROKEN)
+        path, content, expected = self._random.choice(BROKEN)
         headers = {"content-type": "application/json"}
         answer = await http.post(path, content=content, headers=headers)
         await self._note(answer.status_code)
-        if answer.status_code < 400:
-            self.report.faults.append(
-                f"a broken request got {answer.status_code}: {content[:60]!r}"
-            )
+        reply = read_broken(answer.status_code, answer.text, expected)
+        if reply.fault is not None:
+            self.report.faults.append(f"{reply.fault} to {content[:60]!r}")
 
     async def _leaving(self, http: httpx.AsyncClient) -> None:
-        path, body = self._random.choice(self._valid)
+        place = self._random.randrange(len(self._valid))
+        path, body = self._valid[place]
         if self._random.random() < 0.5:
             try:
                 seconds = self._random.uniform(0.001, 0.5)
@@ -217,36 +291,33 @@ class Soak:
                 self.report.left += 1
             else:
                 await self._note(answer.status_code)
+                self._judge(read_whole(answer.status_code, answer.text), place)
             return
-        async with http.stream("POST", path, json={**body, "stream": True}) as stream:
+        async with http.stream("POST", path, json={**body, **STREAMED}) as stream:
             await self._note(stream.status_code)
-            left = self._random.randint(0, 3)
-            async for _ in stream.aiter_bytes():
+            left, seen = self._random.randint(0, 3), b""
+            has_left = False
+            async for data in stream.aiter_bytes():
+                seen += data
                 left -= 1
                 if left < 0:
                     self.report.left += 1
+                    has_left = True
                     break
-
-    async def _polite(self, http: httpx.AsyncClient) -> None:
-        place = self._random.randrange(len(self._valid))
-        path, body = self._valid[place]
-        if self._random.random() < 0.5:
-            answer = await http.post(path, json=body)
-            await self._note(answer.status_code)
-            got = essence(answer.json()) if answer.status_code == 200 else None
-        else:
-            answer = await http.post(path, json={**body, "stream": True})
-            await self._note(answer.status_code)
-            got = joined(answer.text) if answer.status_code == 200 else None
-        if got is None:
+        if has_left and stream.status_code != 200:
             return
-        self.report.completed += 1
-        if got != self._alone[place]:
-            self.report.wrong_answers.append(
-                f"{path} {place}: {got} instead of {self._alone[place]}"
-            )
+        text = seen.decode("utf-8", "ignore")
+        self._judge(read_stream(stream.status_code, text, left=has_left), place)
 
-    async def _watch(self, until: float, pid: int | None) -> None:
+    async def _polite(self, http: httpx.AsyncClient, place: int, how: str = "") -> None:
+        path, body = self._valid[place]
+        is_streamed = self._random.random() < 0.5
+        answer = await http.post(path, json={**body, **STREAMED} if is_streamed else body)
+        await self._note(answer.status_code)
+        read = read_stream if is_streamed else read_whole
+        self._judge(read(answer.status_code, answer.text), place, how)
+
+    async def _watch(self, http: httpx.AsyncClient, until: float) -> None:
         """Memory, and `/health` by a process of its own: this one has clients to run."""
         seconds = str(until - time.monotonic())
         watcher = await asyncio.create_subprocess_exec(
@@ -254,8 +325,9 @@ class Soak:
             stdout=subprocess.PIPE,
         )  # fmt: skip
         while time.monotonic() < until:
-            if pid is not None:
-                self.report.memory_mb.append(memory_mb(pid))
+            memory = (await self._gauges(http)).get("process_resident_memory_bytes")
+            if memory:
+                self.report.memory_mb.append(memory / 2**20)
             await asyncio.sleep(0.25)
         output, _ = await watcher.communicate()
         if watcher.returncode != 0:
@@ -263,54 +335,27 @@ class Soak:
         else:
             self.report.health_ms = json.loads(output)
 
+    async def _gauges(self, http: httpx.AsyncClient) -> dict[str, float]:
+        answer = await http.get("/metrics", headers=self._metrics_headers)
+        if answer.status_code != 200:
+            fault = f"/metrics answers with {answer.status_code}: give --metrics-key"
+            if fault not in self.report.faults:
+                self.report.faults.append(fault)
+        return gauges(answer.text)
+
     async def _look_at_the_end(self, http: httpx.AsyncClient) -> None:
-        """Nothing may run or wait any more; what was cancelled last gets a moment."""
-        for _ in range(40):
-            page = (await http.get("/metrics")).text
-            found = re.findall(r"^vllm:(num_requests_\w+)\{.*\} (\S+)$", page, re.MULTILINE)
-            self.report.left_over = {name: float(v) for name, v in found if float(v) != 0}
+        """Nothing may run, wait or be held any more; what was cancelled last gets a moment."""
+        for _ in range(1 + int(self._patience / 0.25)):
+            values = await self._gauges(http)
+            missing = [name for name in HELD if name not in values]
+            self.report.left_over = {name: values[name] for name in HELD if values.get(name)}
+            if missing:
+                self.report.faults.append(f"/metrics does not say {', '.join(missing)}")
+                return
             if not self.report.left_over:
                 return
             await asyncio.sleep(0.25)
-
-
-def essence(document: Any) -> list[Any]:
-    """Of every choice: its text, its calls, and why it ended."""
-    return [_choice(choice.get("message") or choice, choice) for choice in document["choices"]]
-
-
-def _choice(message: Any, choice: Any) -> tuple[str, tuple[tuple[str, str], ...], str]:
-    calls = tuple(
-        (call["function"]["name"], call["function"]["arguments"])
-        for call in message.get("tool_calls") or ()
-    )
-    text = message.get("content") or message.get("text") or ""
-    return (text.strip() if calls else text, calls, choice["finish_reason"])
-
-
-def joined(stream: str) -> list[Any] | None:
-    """The same of a stream; None for one that ended with an error object."""
-    choices: dict[int, dict[str, Any]] = {}
-    for line in stream.split("\n\n"):
-        if not line.startswith("data: {"):
-            continue
-        document = json.loads(line.removeprefix("data: "))
-        if "error" in document:
-            return None
-        for choice in document["choices"]:
-            whole = choices.setdefault(
-                choice["index"], {"content": "", "tool_calls": [], "finish_reason": None}
-            )
-            delta = choice.get("delta") or choice
-            whole["content"] += delta.get("content") or delta.get("text") or ""
-            for call in delta.get("tool_calls") or ():
-                if "id" in call:
-                    whole["tool_calls"].append({"function": dict(call["function"])})
-                else:
-                    function = whole["tool_calls"][call["index"]]["function"]
-                    function["arguments"] += call["function"]["arguments"]
-            whole["finish_reason"] = choice["finish_reason"] or whole["finish_reason"]
-    return [_choice(choices[index], choices[index]) for index in sorted(choices)]
+        self.report.faults += [f"{name} was {v:g}" for name, v in self.report.left_over.items()]
 
 
 def watch_health(url: str, seconds: float) -> list[float]:
@@ -325,10 +370,10 @@ def watch_health(url: str, seconds: float) -> list[float]:
     return taken
 
 
-def memory_mb(pid: int) -> float:
-    """Resident memory of a process."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
+def gauges(page: str) -> dict[str, float]:
+    """The values of a page of metrics by their names, those with several labels left out."""
+    found = re.findall(r"^([\w:]+)(?:\{[^,}]*\})? (\S+)$", page, re.MULTILINE)
+    return {name: float(value) for name, value in found}
 
 
 def main() -> int:
@@ -339,6 +384,8 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--max-tokens", type=int, default=40)
     parser.add_argument("--port", type=int, default=18080)
+    parser.add_argument("--metrics-key", help="the key of a server's /metrics that needs one")
+    parser.add_argument("--plant", choices=Planting.KINDS, help="spoil replies: for its tests")
     parser.add_argument("serve", nargs="*", help="arguments of `copyahead serve`, after `--`")
     parser.add_argument("--watch-health", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -353,8 +400,15 @@ def main() -> int:
         process = subprocess.Popen(command)
     try:
         wait_until_up(url, process)
-        soak = Soak(url, clients=given.clients, seconds=given.seconds, max_tokens=given.max_tokens)
-        report = asyncio.run(soak.run(process.pid if process else None))
+        soak = Soak(
+            url,
+            clients=given.clients,
+            seconds=given.seconds,
+            max_tokens=given.max_tokens,
+            metrics_key=given.metrics_key,
+            plant=given.plant,
+        )
+        report = asyncio.run(soak.run())
     finally:
         if process is not None:
             process.terminate()

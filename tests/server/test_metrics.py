@@ -65,9 +65,16 @@ PAGE = [
     ("counter", "copyahead:accepted_tokens_by_source_total", "Drafted tokens kept"),
     ("gauge", "vllm:kv_cache_usage_perc", "Share of the KV cells that hold something"),
     ("gauge", "llamacpp:kv_cache_usage_ratio", "Share of the KV cells that hold something"),
+    ("gauge", "copyahead:requests_held", "Requests in the engine"),
+    ("gauge", "copyahead:slots_held", "Slots that requests hold"),
+    ("gauge", "copyahead:cells_held", "Tokens in the slots that requests hold"),
+    ("gauge", "copyahead:history_rows_held", "Rows of history that requests hold"),
+    ("gauge", "process_resident_memory_bytes", "Memory of the server; 0: unknown"),
     ("gauge", "copyahead:exact_rows", "Rows of a pass proven exact"),
 ]
 """Type, name and help of each metric, in the order of the page."""
+
+HELD = {"requests": 4, "slots": 3, "cells": 200, "history_rows": 2}
 
 STATS = CopyStats(
     rounds=100,
@@ -126,7 +133,7 @@ TIMES = {
 
 def metrics_of(queue: Queue) -> Metrics:
     exactness = Exactness(level="exact", rows=64, max_abs_diff=0.0)
-    return Metrics("m", queue, exactness, lambda: 0.25)
+    return Metrics("m", queue, exactness, lambda: 0.25, lambda: HELD)
 
 
 def outcome(*, reasons: Sequence[str], first_token: float | None, gaps: Sequence[float]) -> Outcome:

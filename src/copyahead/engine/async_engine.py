@@ -163,6 +163,11 @@ class AsyncEngine:
         return self._engine.cells_in_use
 
     @property
+    def held(self) -> dict[str, int]:
+        """See `Engine.held`; read while the worker runs, so it may be a moment old."""
+        return self._engine.held
+
+    @property
     def running(self) -> bool:
         """Whether requests are taken."""
         return not self._stopping and self._failure is None

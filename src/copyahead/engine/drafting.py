@@ -48,6 +48,11 @@ class Drafting:
         self._drafters: dict[str, Drafter] = {}
         self._sessions: Counter[str] = Counter()
 
+    @property
+    def num_open(self) -> int:
+        """Sessions that hold a row of history."""
+        return self._sessions.total()
+
     def drafter(self, policy: str | None) -> Drafter | None:
         """The drafter for `policy` (None: the engine's own); ConfigError when it is unknown."""
         if self._make_drafter is None:

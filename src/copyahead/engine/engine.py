@@ -317,6 +317,16 @@ class Engine:
         return (num_cells - self._slots.free_cells) / num_cells
 
     @property
+    def held(self) -> dict[str, int]:
+        """What running requests hold, by name; all 0 when none runs."""
+        return {
+            "requests": self.num_active,
+            "slots": self._capabilities.num_slots - self._slots.num_idle,
+            "cells": self._slots.busy_cells,
+            "history_rows": self._drafting.num_open,
+        }
+
+    @property
     def max_draft_tokens(self) -> int:
         """Longest draft that the backend and the options allow; 0 when nothing is drafted."""
         return self._max_draft

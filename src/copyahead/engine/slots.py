@@ -107,6 +107,11 @@ class Slots:
         return sum(not slot.busy for slot in self._slots)
 
     @property
+    def busy_cells(self) -> int:
+        """Tokens that slots with a running sequence hold."""
+        return sum(slot.length for slot in self._slots if slot.busy)
+
+    @property
     def evictable_cells(self) -> int:
         """Cells that `make_room` could free: those of idle slots (shared ones are not counted)."""
         return sum(slot.num_own for slot in self._slots if not slot.busy)

@@ -6,8 +6,10 @@ counters; gauges are read when somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 
 from prometheus_client import (
     CollectorRegistry,
@@ -37,6 +39,14 @@ _QUEUE: tuple[tuple[str, str, Callable[[Queue], float]], ...] = (
     ("llamacpp:requests_deferred", "Requests that wait for one", lambda q: q.num_waiting),
 )
 """Gauges: name, help, and what is read when somebody asks."""
+
+_HELD = (
+    ("copyahead:requests_held", "Requests in the engine", "requests"),
+    ("copyahead:slots_held", "Slots that requests hold", "slots"),
+    ("copyahead:cells_held", "Tokens in the slots that requests hold", "cells"),
+    ("copyahead:history_rows_held", "Rows of history that requests hold", "history_rows"),
+)
+"""Gauges of the engine, each 0 when no request runs: name, help, and its name in `Engine.held`."""
 
 _TIMES: tuple[tuple[str, str, Callable[[Outcome], Iterable[float]], tuple[float, ...]], ...] = (
     (
@@ -159,8 +169,10 @@ class Metrics:
         queue: Queue,
         exactness: Exactness | None,
         cells_in_use: Callable[[], float],
+        held: Callable[[], Mapping[str, int]],
     ) -> None:
-        """`cells_in_use`: the share of the KV cells that hold something, from 0 to 1."""
+        """`cells_in_use`: the share of the KV cells that hold something, from 0 to 1. `held`: what
+        running requests hold; see `Engine.held`."""
         # Otherwise every counter has a twin that says when it was made.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
@@ -182,6 +194,11 @@ class Metrics:
         ]
         for name in ("vllm:kv_cache_usage_perc", "llamacpp:kv_cache_usage_ratio"):
             self._watch(name, "Share of the KV cells that hold something", cells_in_use)
+        for name, about, what in _HELD:
+            self._watch(name, about, partial(_read, held, what))
+        self._watch(
+            "process_resident_memory_bytes", "Memory of the server; 0: unknown", _memory_bytes
+        )
         level = exactness.level if exactness is not None else "not_measured"
         rows = exactness.rows if exactness is not None else 0
         gauge = self._gauge("copyahead:exact_rows", "Rows of a pass proven exact", "level")
@@ -219,3 +236,15 @@ class Metrics:
 
     def _watch(self, name: str, about: str, read: Callable[[], float]) -> None:
         self._gauge(name, about).labels(self._model).set_function(read)
+
+
+def _memory_bytes() -> float:
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return float(int(pages) * os.sysconf("SC_PAGE_SIZE"))
+    except OSError:
+        return 0.0
+
+
+def _read(held: Callable[[], Mapping[str, int]], what: str) -> float:
+    return held()[what]

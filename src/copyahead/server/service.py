@@ -88,6 +88,7 @@ class Service:
             self.queue,
             self.backend.exactness,
             lambda: engine.cells_in_use,
+            lambda: engine.held,
         )
         self.recorder: Recorder | None = None
         self._num_unrecorded = 0
