@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from copyahead.backends.base import Part
 from copyahead.config import Limits
+from copyahead.contracts import Part
 from copyahead.server.service import ServerOptions
 from tests.server.toys import running, toy_backend
 
