@@ -271,6 +271,15 @@ def test_case_21_logprobs_are_the_models_own_at_every_row(
         assert [p for _, p in entry.top] == pytest.approx(expected[best], abs=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_case_21_equal_logprobs_are_reported_in_the_order_of_their_ids(seed: int) -> None:
+    chance = random.Random(seed)
+    row = [float(chance.randrange(3)) for _ in range(20)]
+    request = Request(prompt=[A], max_tokens=1, logprobs=20)
+    (entry,) = plain(FakeBackend(RowLM(lambda _: row, 20)), request).choices[0].logprobs
+    assert [token for token, _ in entry.top] == sorted(range(20), key=lambda t: (-row[t], t))
+
+
 def test_case_21_more_logprobs_than_tokens_gives_all_of_them() -> None:
     model = RowLM(lambda _: [0.0, 2.0, 1.0], 3)
     request = Request(prompt=[A], max_tokens=1, logprobs=20)

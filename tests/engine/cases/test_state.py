@@ -115,6 +115,7 @@ def check_counters(got: Completion) -> None:
     assert sum(count.num_draft_tokens for count in by_source) == stats.num_draft_tokens
     assert sum(count.num_accepted_tokens for count in by_source) == stats.num_accepted_tokens
     assert stats.plain_rounds <= stats.rounds
+    assert (stats.prefill_seconds > 0) == (emitted > 0)
     assert math.isfinite(stats.acceptance_rate)
     assert math.isfinite(stats.tokens_per_round)
     copied = sum(sum(choice.copied) for choice in got.choices)
