@@ -159,12 +159,15 @@ class Slots:
 
     def cut(self, slot: Slot, length: int) -> None:
         """Hold no more than the first `length` tokens, in the ledger and in the backend."""
-        self._backend.truncate(slot.index, length)
-        slot.length = min(slot.length, length)
-        slot.num_shared = min(slot.num_shared, slot.length)
-        if slot.num_shared == 0 and slot.prefix is not None:
-            slot.prefix.members.discard(slot)
-            slot.prefix = None
+        try:
+            self._backend.truncate(slot.index, length)
+        finally:
+            # Also where an interrupt comes in between: it holds what the backend holds.
+            slot.length = min(slot.length, self._backend.length(slot.index))
+            slot.num_shared = min(slot.num_shared, slot.length)
+            if slot.num_shared == 0 and slot.prefix is not None:
+                slot.prefix.members.discard(slot)
+                slot.prefix = None
 
     def cut_if_possible(self, slot: Slot, length: int) -> int:
         """`cut`, or empty the slot where the backend cannot go back that far; its new length.
