@@ -4,11 +4,8 @@ app              the application: paths, order of the layers, faults, start and 
 run              the application under uvicorn, until it is told to stop
 service          what the routes of one server share: engine, template, limits, counters
 route            what every route that speaks of messages does, from a body to its answer
-bodies           from the bytes of a body to its model
-work             threads for what a request needs before its answer
 engine_request   from a body to the engine's request
 constraints      the form that an answer must have, in the spellings of several servers' clients
-elsewhere        what a conversation says of tools that ran elsewhere
 generation       the running requests behind one HTTP request
 answers          a whole document, or a stream that a client may leave
 events           answers in typed events: responses and Anthropic's messages

@@ -19,9 +19,9 @@ from copyahead.server import tokens
 from copyahead.server.answers import json_response
 from copyahead.server.anthropic.messages import MessagesRoute
 from copyahead.server.anthropic.messages_input import CountTokensRequest, MessagesRequest
-from copyahead.server.bodies import BodyRoute
 from copyahead.server.errors import MESSAGES_PATH, ApiError, ClientGone, api_error
 from copyahead.server.http.auth import METRICS_PATH, ApiKeys, HostCheck, KeyCheck
+from copyahead.server.http.bodies import BodyRoute
 from copyahead.server.http.limits import BodyLimit
 from copyahead.server.metrics import CONTENT_TYPE
 from copyahead.server.openai.chat import ChatCompletionsRoute

@@ -17,8 +17,8 @@ from copyahead.engine.request import Request
 from copyahead.server.errors import ApiError
 from copyahead.server.generation import Generation, Outcome, Written
 from copyahead.server.http.limits import Queue
+from copyahead.server.http.work import Work, check_wanted
 from copyahead.server.metrics import Metrics
-from copyahead.server.work import Work, check_wanted
 from copyahead.types import Token
 
 if TYPE_CHECKING:

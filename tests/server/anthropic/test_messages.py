@@ -296,7 +296,7 @@ def test_blocks_of_tools_elsewhere_are_read_as_text_or_left_out(
             {"type": "container_upload", "file_id": "g"},
             {"type": "text", "text": "say:ok"}]},
     ]}  # fmt: skip
-    with caplog.at_level(logging.INFO, "copyahead.server.elsewhere"):
+    with caplog.at_level(logging.INFO, "copyahead.chat.tools.elsewhere"):
         answer = httpx.post(f"{server.api}/messages", json=body)
     assert answer.json()["content"][0]["text"] == "ok"
     (line,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]

@@ -197,7 +197,7 @@ def test_tools_that_are_no_functions_are_skipped_as_by_the_other_route(
     flat = [{"type": "function", **function} for function in FUNCTIONS]
     other = {"input": said(LOOK), "tools": [{"type": "custom", "name": "patch"}, *flat]}
     for path, asked in (("chat/completions", body), ("responses", other)):
-        with caplog.at_level(logging.INFO, "copyahead.server.elsewhere"):
+        with caplog.at_level(logging.INFO, "copyahead.chat.tools.elsewhere"):
             answer = httpx.post(f"{server.api}/{path}", json=asked)
         assert answer.status_code == 200, answer.text
         assert '"look"' in answer.text

@@ -259,7 +259,7 @@ def test_items_of_tools_elsewhere_are_read_as_text_or_left_out(
         {"type": "SOMETHING the user wrote"},
         {"role": "user", "content": "say:ok"},
     ]  # fmt: skip
-    with caplog.at_level(logging.INFO, "copyahead.server.elsewhere"):
+    with caplog.at_level(logging.INFO, "copyahead.chat.tools.elsewhere"):
         answer = httpx.post(f"{server.api}/responses", json={"input": items})
     assert answer.json()["output"][0]["content"][0]["text"] == "ok"
     (line,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]

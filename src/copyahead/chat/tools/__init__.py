@@ -6,4 +6,5 @@ stream        finds calls in a text that is still being written
 json_call     reads a call that is JSON
 tag_call      reads a call that is written in tags
 tag_values    values inside tags
+elsewhere     what a conversation says of tools that ran elsewhere
 """

@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field
 
 from copyahead.chat.messages import text_of
 from copyahead.chat.tools.definitions import checked_function
+from copyahead.chat.tools.elsewhere import LeftOut, functions_only, text_elsewhere
 from copyahead.chat.untrusted_json import is_shallow
-from copyahead.server.elsewhere import LeftOut, functions_only, text_elsewhere
 from copyahead.server.errors import ApiError
 from copyahead.server.wire import (
     RENAMES,

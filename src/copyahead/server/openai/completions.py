@@ -16,12 +16,12 @@ from copyahead.server.constraints import constraint_of
 from copyahead.server.engine_request import make_request
 from copyahead.server.errors import ApiError, api_error
 from copyahead.server.http.streaming import while_connected
+from copyahead.server.http.work import check_wanted
 from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
 from copyahead.server.openai.logprobs import CompletionLogprobs, join
 from copyahead.server.openai.wire import CompletionRequest
 from copyahead.server.service import Service
 from copyahead.server.wire import RENAMES, budget, new_id
-from copyahead.server.work import check_wanted
 from copyahead.types import Token
 
 

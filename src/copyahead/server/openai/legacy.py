@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from copyahead.chat.tools.definitions import checked_function, tool_names
-from copyahead.server.elsewhere import functions_only
+from copyahead.chat.tools.elsewhere import functions_only
 from copyahead.server.errors import ApiError
 from copyahead.server.openai.wire import ChatRequest, ToolCall
 

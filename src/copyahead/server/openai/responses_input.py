@@ -15,13 +15,13 @@ from pydantic import ConfigDict, Field
 
 from copyahead.chat.messages import text_of
 from copyahead.chat.tools.definitions import checked_function
-from copyahead.chat.untrusted_json import MAX_DEPTH, is_shallow
-from copyahead.server.elsewhere import (
+from copyahead.chat.tools.elsewhere import (
     LeftOut,
     arguments_text,
     functions_only,
     text_elsewhere,
 )
+from copyahead.chat.untrusted_json import MAX_DEPTH, is_shallow
 from copyahead.server.errors import ApiError
 from copyahead.server.wire import (
     RENAMES,

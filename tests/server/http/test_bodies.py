@@ -11,15 +11,15 @@ import pytest
 from pydantic import ValidationError
 
 from copyahead.errors import RequestError
-from copyahead.server import bodies
 from copyahead.server.anthropic.messages_input import MessagesRequest
-from copyahead.server.bodies import MAX_VALUES, check_size, read_body
 from copyahead.server.errors import ApiError, ClientGone
+from copyahead.server.http import bodies
+from copyahead.server.http.bodies import MAX_VALUES, check_size, read_body
+from copyahead.server.http.work import LARGE_BYTES, Work, check_wanted, set_size
 from copyahead.server.openai.responses_input import ResponsesRequest
 from copyahead.server.openai.wire import ChatRequest, CompletionRequest
 from copyahead.server.tokens import DetokenizeRequest, TokenizeRequest
 from copyahead.server.wire import MAX_BIASES, SamplingFields, Wire
-from copyahead.server.work import LARGE_BYTES, Work, check_wanted, set_size
 from tests.server.toys import running
 
 MODELS: tuple[type[Wire], ...] = (

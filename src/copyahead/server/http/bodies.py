@@ -20,8 +20,8 @@ from starlette.responses import Response
 
 from copyahead.server.errors import ApiError, ClientGone
 from copyahead.server.http.streaming import while_connected
+from copyahead.server.http.work import Work, set_size
 from copyahead.server.wire import Wire, field_names
-from copyahead.server.work import Work, set_size
 
 MAX_VALUES = 1_000_000
 """Numbers, texts, lists and objects that one body may hold. Each is small on the wire and may take
