@@ -7,77 +7,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from copyahead import loading
-from copyahead.cli import run
-from copyahead.config import LookupOptions
-from copyahead.contracts import Logits, Part
 from copyahead.engine import Engine
-from copyahead.testing import FakeBackend, ToyLM, ToyTokenizer
+from copyahead.testing import FakeBackend, ToyLM
 from copyahead.types import Exactness
-
-BYTES = ToyTokenizer([b"", *(bytes([value]) for value in range(256))])
-LINE = "Twelve grey herons stood in the shallow water. "
-EXACT = Exactness(level="exact", rows=64, max_abs_diff=0.0, batched=True)
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-class Flipping(FakeBackend):
-    """Chooses another token in passes of several rows, as a backend with rounding may."""
-
-    def forward(self, parts: Sequence[Part]) -> list[Logits]:
-        passes = super().forward(parts)
-        for part, logits in zip(parts, passes, strict=True):
-            if part.num_logits > 1:
-                logits[1:] = 0.0
-                logits[1:, 66] = 8.0
-        return passes
-
-
-def backend(kind: type[FakeBackend] = FakeBackend, prompt: str = LINE * 2) -> FakeBackend:
-    """Answers a prompt as long as `prompt` with the line twice."""
-    script = BYTES.encode(LINE * 2)
-    model = ToyLM(script=script, num_prompt_tokens=len(BYTES.encode(prompt)), vocab_size=257)
-    return kind(model, context_size=4096, num_slots=1, tokenizer=BYTES, exactness=EXACT)
-
-
-@pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
-    """Commands get a fake engine; the list holds those that were made."""
-    return use_backend(monkeypatch, backend)
-
-
-def use_backend(monkeypatch: pytest.MonkeyPatch, make: Callable[[], FakeBackend]) -> list[Engine]:
-    made: list[Engine] = []
-
-    def load(path: Any = None, *, model: Any = None, lookup: Any = None) -> Engine:
-        loading.check_policy(lookup or LookupOptions())
-        made.append(loading.make_engine(make(), lookup=lookup or LookupOptions()))
-        return made[-1]
-
-    monkeypatch.setattr(loading, "load", load)
-    return made
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command in this process: its status, standard output and standard error."""
-    for name in [name for name in os.environ if name.startswith("COPYAHEAD_")]:
-        monkeypatch.delenv(name)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        status = run(arguments)
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
-
+from tests.cli.toys import BYTES, LINE, Done, Flipping, Run, backend, use_backend
 
 # generate
 
@@ -103,8 +42,8 @@ def test_generate_json_is_one_document_and_nothing_else(cli: Run, engines: list[
     assert stats["rounds"] < stats["output_tokens"]
 
 
-def test_stats_go_to_standard_error(cli: Run, engines: list[Engine]) -> None:
-    _, out, err = cli("generate", "--prompt", LINE * 2, "--stats")
+def test_stats_go_to_standard_error(done: Done, engines: list[Engine]) -> None:
+    out, err = done("generate", "--prompt", LINE * 2, "--stats")
     assert out == LINE * 2 + "\n"
     for name in ("rounds", "kept drafts", "longest match", "tokens per round", "tok/s"):
         assert f"{name}: " in err
@@ -112,12 +51,12 @@ def test_stats_go_to_standard_error(cli: Run, engines: list[Engine]) -> None:
 
 @pytest.mark.parametrize("off", ["flag", "variable"])
 def test_lookup_off_is_plain_decoding(
-    cli: Run, engines: list[Engine], monkeypatch: pytest.MonkeyPatch, off: str
+    done: Done, engines: list[Engine], monkeypatch: pytest.MonkeyPatch, off: str
 ) -> None:
     if off == "variable":
         monkeypatch.setenv("COPYAHEAD_LOOKUP", "0")
     flags = ["--no-lookup"] if off == "flag" else []
-    _, out, _ = cli("generate", "--prompt", LINE * 2, "--json", *flags)
+    out, _ = done("generate", "--prompt", LINE * 2, "--json", *flags)
     document = json.loads(out)
     assert document["text"] == LINE * 2
     assert document["stats"]["num_draft_tokens"] == 0
@@ -126,31 +65,31 @@ def test_lookup_off_is_plain_decoding(
     assert engines[0].max_draft_tokens == 0
 
 
-def test_copied_tokens_are_coloured_on_demand(cli: Run, engines: list[Engine]) -> None:
-    _, plain, _ = cli("generate", "--prompt", LINE * 2)
-    _, shown, _ = cli("generate", "--prompt", LINE * 2, "--show-copied")
+def test_copied_tokens_are_coloured_on_demand(done: Done, engines: list[Engine]) -> None:
+    plain, _ = done("generate", "--prompt", LINE * 2)
+    shown, _ = done("generate", "--prompt", LINE * 2, "--show-copied")
     assert "\x1b[" not in plain
     assert "\x1b[32m" in shown
     assert shown.replace("\x1b[32m", "").replace("\x1b[0m", "") == plain
 
 
 def test_prompt_from_a_file_and_from_standard_input(
-    cli: Run, engines: list[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: Done, engines: list[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "prompt.txt"
     path.write_text(LINE * 2)
-    assert cli("generate", "--file", str(path))[1] == LINE * 2 + "\n"
+    assert done("generate", "--file", str(path))[0] == LINE * 2 + "\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((LINE * 2).encode())))
-    assert cli("generate", "--file", "-")[1] == LINE * 2 + "\n"
+    assert done("generate", "--file", "-")[0] == LINE * 2 + "\n"
 
 
 def test_an_option_beats_its_variable(
-    cli: Run, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+    cli: Run, done: Done, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COPYAHEAD_MAX_TOKENS", "5")
     monkeypatch.setenv("COPYAHEAD_JSON", "1")
-    assert json.loads(cli("generate", "--prompt", LINE * 2)[1])["text"] == LINE[:5]
-    out = cli("generate", "--prompt", LINE * 2, "--max-tokens", "7")[1]
+    assert json.loads(done("generate", "--prompt", LINE * 2)[0])["text"] == LINE[:5]
+    out, _ = done("generate", "--prompt", LINE * 2, "--max-tokens", "7")
     assert json.loads(out)["text"] == LINE[:7]
     monkeypatch.setenv("COPYAHEAD_POLICY", "nonsense")
     assert cli("generate", "--prompt", LINE * 2)[0] == 2
@@ -158,14 +97,14 @@ def test_an_option_beats_its_variable(
 
 @pytest.mark.parametrize("name", ["max-draft-tokens", "max-drafts"])
 def test_the_longest_draft_by_both_names(
-    cli: Run, engines: list[Engine], monkeypatch: pytest.MonkeyPatch, name: str
+    cli: Run, done: Done, engines: list[Engine], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    cli("generate", "--prompt", LINE * 2, f"--{name}", "3")
-    cli("compare", "--workload", "short", "--policy", "fixed", f"--{name}=5")
+    done("generate", "--prompt", LINE * 2, f"--{name}", "3")
+    done("compare", "--workload", "short", "--policy", "fixed", f"--{name}=5")
     variable = f"COPYAHEAD_{name.upper().replace('-', '_')}"
     monkeypatch.setenv(variable, "7")
-    cli("generate", "--prompt", LINE * 2)
-    cli("generate", "--prompt", LINE * 2, "--max-draft-tokens", "9")
+    done("generate", "--prompt", LINE * 2)
+    done("generate", "--prompt", LINE * 2, "--max-draft-tokens", "9")
     assert [engine.max_draft_tokens for engine in engines] == [3, 5, 7, 9]
     monkeypatch.setenv("COPYAHEAD_MAX_DRAFTS", "7")
     monkeypatch.setenv("COPYAHEAD_MAX_DRAFT_TOKENS", "8")
@@ -174,12 +113,35 @@ def test_the_longest_draft_by_both_names(
     assert "COPYAHEAD_MAX_DRAFTS is the former name of COPYAHEAD_MAX_DRAFT_TOKENS" in err
 
 
-def test_logit_bias_bars_a_token(cli: Run, engines: list[Engine]) -> None:
-    first = BYTES.encode(LINE)[0]
-    _, out, _ = cli(
-        "generate", "--prompt", LINE * 2, "--max-tokens", "1", f'--logit-bias={{"{first}": -100}}'
-    )
-    assert out.strip() != LINE[0]
+BIASES = {
+    "dotted": ["--logit-bias.{token}", "-100"],
+    "dotted, in one": ["--logit-bias.{token}=-100"],
+    "two": ["--logit-bias.{token}=-100", "--logit-bias.200=-5"],
+    "JSON": ["--logit-bias", '{{"{token}": -100}}'],
+    "JSON, in one": ['--logit-bias={{"{token}": -100, "200": 3}}'],
+}
+BIAS_VARIABLES = {
+    "JSON": ("COPYAHEAD_LOGIT_BIAS", '{{"{token}": -100}}'),
+    "by token": ("COPYAHEAD_LOGIT_BIAS_{token}", "-100"),
+}
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_logit_bias_bars_a_token(done: Done, engines: list[Engine], name: str) -> None:
+    flags = [flag.format(token=BYTES.encode(LINE)[0]) for flag in BIASES[name]]
+    out, _ = done("generate", "--prompt", LINE * 2, "--max-tokens", "1", "--json", *flags)
+    assert json.loads(out)["text"] != LINE[0]
+    done("compare", "--workload", "short", "--max-tokens", "2", *flags)
+
+
+@pytest.mark.parametrize("name", BIAS_VARIABLES)
+def test_logit_bias_from_the_environment(
+    done: Done, engines: list[Engine], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    variable, value = (text.format(token=BYTES.encode(LINE)[0]) for text in BIAS_VARIABLES[name])
+    monkeypatch.setenv(variable, value)
+    out, _ = done("generate", "--prompt", LINE * 2, "--max-tokens", "1", "--json")
+    assert json.loads(out)["text"] != LINE[0]
 
 
 # compare, demo
@@ -251,21 +213,21 @@ def test_demo_compares_three_workloads(cli: Run, engines: list[Engine]) -> None:
 # The other commands
 
 
-def test_policies_lists_every_knob(cli: Run) -> None:
+def test_policies_lists_every_knob(cli: Run, done: Done) -> None:
     status, out, _ = cli("policies")
     assert status == 0
     assert "hysteresis: " in out
     assert "max_skip" in out
-    document = json.loads(cli("policies", "--json")[1])
+    document = json.loads(done("policies", "--json")[0])
     assert {"hysteresis", "window", "single", "adaptive_k", "fixed"} <= {
         policy["name"] for policy in document["policies"]
     }
 
 
-def test_warmup_says_how_long_it_took_and_for_how_many_kernels(cli: Run) -> None:
-    done = json.loads(cli("warmup", "--json")[1])
-    assert done["seconds"] >= 0
-    assert done["kernels"] > 60
+def test_warmup_says_how_long_it_took_and_for_how_many_kernels(done: Done) -> None:
+    document = json.loads(done("warmup", "--json")[0])
+    assert document["seconds"] >= 0
+    assert document["kernels"] > 60
 
 
 def test_help_names_every_command(cli: Run) -> None:
@@ -312,7 +274,13 @@ WRONG = {
     "temperature": (["generate", "--prompt", "a", "--temperature", "-1"], "temperature must be"),
     "not a number": (["generate", "--prompt", "a", "--ctx", "x"], "--ctx"),
     "choice": (["generate", "--prompt", "a", "--kv-type", "f12"], "--kv-type"),
-    "bias": (["generate", "--prompt", "a", '--logit-bias={"x": 1}'], "logit"),
+    "bias": (
+        ["generate", "--prompt", "a", '--logit-bias={"x": 1}'],
+        "must have token ids as keys, not 'x'",
+    ),
+    "dotted bias": (["compare", "--logit-bias.x", "1"], "must have token ids as keys, not 'x'"),
+    "bias of too much": (["compare", "--logit-bias.5", "101"], "from -100 to 100, not 101.0"),
+    "half a bias": (["generate", "--prompt", "a", '--logit-bias={"5'], "--logit-bias: "),
     "workload": (["compare", "--workload", "x"], "workload must be one of list"),
     "repeat": (["compare", "--repeat", "0"], "repeat must be"),
     "compare without lookup": (["compare", "--no-lookup"], "compare needs lookup"),
@@ -399,7 +367,7 @@ def test_the_command_line_starts_without_an_engine() -> None:
 
 @pytest.mark.model
 @pytest.mark.slow
-def test_generate_on_the_real_model_is_the_same_with_and_without_lookup(cli: Run) -> None:
+def test_generate_on_the_real_model_is_the_same_with_and_without_lookup(done: Done) -> None:
     prompt = "One fish, two fish, red fish, blue fish. " * 8 + "One fish,"
     arguments = (
         "generate",
@@ -411,8 +379,8 @@ def test_generate_on_the_real_model_is_the_same_with_and_without_lookup(cli: Run
         "--policy",
         "fixed",
     )
-    drafted = json.loads(cli(*arguments, "--exact")[1])
-    plain = json.loads(cli(*arguments, "--exact", "--no-lookup")[1])
+    drafted = json.loads(done(*arguments, "--exact")[0])
+    plain = json.loads(done(*arguments, "--exact", "--no-lookup")[0])
     assert drafted["tokens"] == plain["tokens"]
     assert drafted["stats"]["num_accepted_tokens"] > 40
     assert drafted["exactness"]["level"] == "exact"

@@ -17,14 +17,13 @@ from copyahead.cli.options import (
     ModelPath,
     Names,
     Sampling,
-    checked,
+    SamplingFlags,
     policies_named,
 )
 from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions, ModelOptions
 from copyahead.errors import ConfigError
 from copyahead.evaluate.workloads import WORKLOADS, Workload, workload
 from copyahead.ranges import Range, check_ranges
-from copyahead.sampling import SamplingOptions
 from copyahead.step_cost import StepCost
 from copyahead.types import Exactness
 
@@ -58,7 +57,7 @@ class CompareOptions:
 
 _DEFAULT_COMPARE = CompareOptions()
 _DEFAULT_MODEL = ModelOptions()
-_DEFAULT_SAMPLING = SamplingOptions()
+_DEFAULT_SAMPLING = SamplingFlags()
 
 
 def compare(
@@ -83,7 +82,7 @@ def compare(
         raise ConfigError("compare needs lookup: leave out --no-lookup and COPYAHEAD_LOOKUP=0")
     works = [workload(name) for name in options.workload or WORKLOADS]
     policies = policies_named(options.policy)
-    plan = Plan(sampling=checked(sampling), repeat=options.repeat, max_tokens=options.max_tokens)
+    plan = Plan(sampling=sampling, repeat=options.repeat, max_tokens=options.max_tokens)
     drafting = LookupOptions(policy=policies[0], max_draft_tokens=options.max_draft_tokens)
     with load(model, model=model_options, lookup=drafting) as engine:
         results = [result for result, _ in run_all(engine, works, policies, plan)]

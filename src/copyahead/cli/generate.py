@@ -17,12 +17,11 @@ from copyahead.cli.options import (
     ModelPath,
     PromptOptions,
     Sampling,
-    checked,
+    SamplingFlags,
     make_request,
 )
 from copyahead.config import ModelOptions
 from copyahead.errors import BackendError
-from copyahead.sampling import SamplingOptions
 from copyahead.types import FinishReason
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 _DEFAULT_PROMPT = PromptOptions()
 _DEFAULT_MODEL = ModelOptions()
 _DEFAULT_LOOKUP = LookupFlags()
-_DEFAULT_SAMPLING = SamplingOptions()
+_DEFAULT_SAMPLING = SamplingFlags()
 
 
 def generate(
@@ -61,7 +60,6 @@ def generate(
     from copyahead.loading import load
 
     text = prompt_options.text()
-    sampling = checked(sampling)
     with load(model, model=model_options, lookup=lookup_options) as engine:
         request = make_request(engine, text, prompt_options, sampling)
         choice, counts = _run(engine, request, quiet=json, colour=show_copied)

@@ -7,8 +7,8 @@ and `copyahead.sampling`; only what the command line adds is described here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +24,7 @@ from copyahead.config import (
 from copyahead.errors import ConfigError, RequestError
 from copyahead.ranges import Range, check_ranges
 from copyahead.sampling import SamplingOptions
+from copyahead.types import Token
 
 if TYPE_CHECKING:
     from copyahead.engine import Engine, Request
@@ -50,13 +51,29 @@ class LookupFlags(LookupOptions):
     max_draft_tokens: MaxDraftTokens = MAX_DRAFT_TOKENS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingFlags(SamplingOptions):
+    """How tokens are chosen, as flags say it: there the token ids of a bias are text."""
+
+    logit_bias: Annotated[dict[str, float], Parameter(show_default=False)] = field(  # type: ignore[assignment]
+        default_factory=dict
+    )
+    """Added to the logits of the named tokens, as `--logit-bias.ID BIAS`, repeated, or as JSON,
+    `--logit-bias '{"ID": BIAS}'`. -100 to 100; -100 bars a token."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "logit_bias", _by_token_id(self.logit_bias))
+        # Without its arguments, super() does not find a class with slots.
+        super(SamplingFlags, self).__post_init__()
+
+
 ModelPath = Annotated[
     Path | None, Parameter(help="Path of a GGUF file; the bundled model when not given.")
 ]
 Model = Annotated[ModelOptions, Flat]
 Lookup = Annotated[LookupFlags, Flat]
 Shared = Annotated[SharedOptions, Flat]
-Sampling = Annotated[SamplingOptions, Flat]
+Sampling = Annotated[SamplingFlags, Flat]
 Json = Annotated[
     bool,
     Parameter(
@@ -126,15 +143,15 @@ def read_text(name: str) -> str:
         raise ConfigError(f"{shown} is not UTF-8 text: convert it") from None
 
 
-def checked(sampling: SamplingOptions) -> SamplingOptions:
-    """`sampling` with the token ids of `logit_bias` as numbers: JSON has them as text."""
+def _by_token_id(bias: Mapping[str, float]) -> dict[Token, float]:
+    """`bias` with numbers as keys."""
     try:
-        bias = {int(token): value for token, value in sampling.logit_bias.items()}
-    except ValueError as error:
-        raise RequestError(f"logit_bias must have token ids as keys ({error})", "logit_bias") from (
-            None
-        )
-    return replace(sampling, logit_bias=bias)
+        return {int(token): value for token, value in bias.items()}
+    except ValueError:
+        wrong = next(token for token in bias if not str(token).strip().lstrip("+-").isdecimal())
+        raise RequestError(
+            f"logit_bias must have token ids as keys, not {wrong!r}", field="logit_bias"
+        ) from None
 
 
 def make_request(
