@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from copyahead.config import LookupOptions, ModelOptions, SharedOptions
@@ -25,12 +26,15 @@ def load(
 
     Raises ConfigError for a wrong option, and ModelError when the model cannot be used as asked.
     """
+    from copyahead.backends.probe.search import keep_step_cost
     from copyahead.backends.probe.search import load as load_backend
 
     lookup = lookup or LookupOptions()
     check_policy(lookup)
     backend = load_backend(path, model or ModelOptions())
-    return make_engine(backend, lookup=lookup, shared=shared, options=options)
+    engine = make_engine(backend, lookup=lookup, shared=shared, options=options)
+    engine.keep_step_cost = partial(keep_step_cost, backend.path, backend.settings)
+    return engine
 
 
 def check_policy(lookup: LookupOptions) -> None:

@@ -159,7 +159,7 @@ def test_compare_json_has_the_documented_keys(cli: Run, engines: list[Engine]) -
     for result in document["results"]:
         assert list(result) == [
             "workload", "policy", "temperature", "prompt_tokens", "output_tokens", "plain_tps",
-            "lookup_tps", "speedup", "rounds", "tokens_per_round", "num_draft_tokens",
+            "lookup_tps", "speedup", "limit", "rounds", "tokens_per_round", "num_draft_tokens",
             "num_accepted_tokens", "longest_match", "identical",
         ]  # fmt: skip
         assert result["identical"] is True

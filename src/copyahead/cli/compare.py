@@ -122,35 +122,56 @@ def document(engine: Engine, results: Sequence[Comparison]) -> dict[str, Any]:
         "model": engine.backend.name,
         "settings": output.settings(engine),
         "exactness": output.exactness_json(engine.backend.exactness),
-        "step_cost": output.step_cost_json(engine.backend.step_cost),
+        "step_cost": output.step_cost_json(_current_cost(engine)),
         "results": list(results),
     }
 
 
 def show(engine: Engine, results: Sequence[Comparison]) -> None:
     """The same for people."""
-    cost, exactness = engine.backend.step_cost, engine.backend.exactness
     console = output.stdout()
-    console.print(render(results, cost))
-    console.print(f"\n{limit_text(cost)}\n{output.level(exactness)}", soft_wrap=True)
+    console.print(render(results))
+    lines = [_limits_text(results), output.level(engine.backend.exactness)]
+    console.print("\n" + "\n".join(lines), soft_wrap=True)
 
 
-def render(results: Sequence[Comparison], cost: StepCost) -> Any:
+def render(results: Sequence[Comparison]) -> Any:
     """A table, a row a comparison."""
     table = output.table(
         "workload", "policy", "prompt", "output", "plain tok/s", "lookup tok/s", "speed-up",
         "of limit", "rounds", "tok/round", "drafted", "accepted", "longest", "identical",
     )  # fmt: skip
-    limit = cost.limit()
     for r in results:
         table.add_row(
             r.workload, r.policy, str(r.prompt_tokens), str(r.output_tokens),
             f"{r.plain_tps:.1f}", f"{r.lookup_tps:.1f}", f"{r.speedup:.2f}",
-            f"{r.speedup / limit:.0%}", str(r.rounds), f"{r.tokens_per_round:.2f}",
+            output.share_of_limit(r.speedup / r.limit), str(r.rounds), f"{r.tokens_per_round:.2f}",
             str(r.num_draft_tokens), str(r.num_accepted_tokens), str(r.longest_match),
             "yes" if r.identical else "NO",
         )  # fmt: skip
     return table
+
+
+def _current_cost(engine: Engine) -> StepCost:
+    """What passes of the sizes that were measured cost now."""
+    return StepCost({rows: engine.step_cost(rows) for rows in engine.backend.step_cost.points()})
+
+
+def _limits_text(results: Sequence[Comparison]) -> str:
+    """What the passes of the runs allow, and whether a speed-up is larger."""
+    limits = [f"{result.limit:.2f}" for result in results]
+    low, high = min(limits, key=float), max(limits, key=float)
+    between = low if low == high else f"{low} to {high}"
+    text = (
+        f"limit: a copy that never breaks could run {between} times as fast, "
+        "by what the passes of these runs cost"
+    )
+    if any(result.speedup > result.limit for result in results):
+        text += (
+            "\nabove its limit: the machine's speed changed between the runs, "
+            "so take none of these speeds for its own; compare again when it is idle"
+        )
+    return text
 
 
 def limit_text(cost: StepCost) -> str:

@@ -120,6 +120,11 @@ def step_cost_json(cost: StepCost) -> dict[str, float]:
     return {str(rows): round(time, 4) for rows, time in cost.points().items()}
 
 
+def share_of_limit(share: float) -> str:
+    """A speed-up as a share of the limit. What is above it is none."""
+    return f"{share:.0%}" if share <= 1 else "above"
+
+
 def coloured(pieces: list[tuple[str, bool]]) -> str:
     """The text of `pieces`, what was copied in colour."""
     return "".join(f"{COPIED}{text}{PLAIN}" if copied else text for text, copied in pieces)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from cyclopts import Parameter
 
 from copyahead.cli import output
 from copyahead.cli.compare import limit_text
@@ -21,13 +22,19 @@ def probe(
     model: ModelPath = None,
     /,
     *,
+    again: Annotated[bool, Parameter(negative="")] = False,
     model_options: Model = _DEFAULT_MODEL,
     json: Json = False,
 ) -> int:
     """Measure the model's step cost, and up to how many rows its logits are bit-identical.
 
     The result is kept on disk, by model, settings, threads and library version: it is measured
-    once.
+    once. Later runs correct the step cost by their own passes, and the next start begins with that.
+
+    Parameters
+    ----------
+    again
+        Measure anew, and forget what was measured before.
     """
     from copyahead.backends.llama_cpp.gguf import find_model
     from copyahead.backends.probe.search import find_settings
@@ -35,7 +42,7 @@ def probe(
     path = find_model(model)
     if not json:
         output.remark(f"probing {path.name}; this takes a minute the first time")
-    found = find_settings(path, model_options)
+    found = find_settings(path, model_options, again=again)
     if json:
         output.print_json(_document(str(path), found))
         return 0
@@ -47,10 +54,19 @@ def probe(
         output.level(found.exactness),
         f"several sequences and chunked prompts: {_batched(found)}",
         limit_text(found.step_cost),
+        *([] if found.steady else [unsteady_text(found.spread)]),
         *([f"note: {note}"] if note else []),
     ]
     console.print("\n".join(lines), soft_wrap=True)
     return 0
+
+
+def unsteady_text(spread: float) -> str:
+    """What to make of times that did not agree."""
+    return (
+        f"unsteady: passes of one size differed by {spread:.0%}, as they do on a machine that is "
+        "busy with something else; measure again when it is not, with `copyahead probe --again`"
+    )
 
 
 def _batched(found: ProbeResult) -> str:
@@ -78,6 +94,8 @@ def _document(path: str, found: ProbeResult) -> dict[str, Any]:
         "batched": found.exactness.batched,
         "step_cost": output.step_cost_json(found.step_cost),
         "step_ms": {str(rows): round(time * 1000, 4) for rows, time in found.step_seconds.items()},
+        "spread": round(found.spread, 4),
+        "steady": found.steady,
         "limit": round(found.step_cost.limit(), 3),
         "prefix": found.prefix,
         "max_rewind": found.capabilities.max_rewind,

@@ -153,7 +153,7 @@ def _table(title: str, rows: Sequence[Row]) -> Any:
     for r in rows:
         table.add_row(
             r.policy, str(r.cost), f"{r.speedup:.2f}",
-            "-" if r.limit_share is None else f"{r.limit_share:.0%}",
+            "-" if r.limit_share is None else output.share_of_limit(r.limit_share),
             f"{r.tokens_per_round:.2f}", f"{r.drafted_per_round:.2f}", f"{r.silent_share:.0%}",
             f"{r.accepted_share:.0%}",
             f"{r.cold.speedup:.2f}" if r.cold else "-", f"{r.warm.speedup:.2f}" if r.warm else "-",

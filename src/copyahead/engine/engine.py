@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 import msgspec
@@ -20,7 +20,7 @@ from copyahead.contracts import Backend, Capabilities
 from copyahead.engine.answer import Answer, open_answers
 from copyahead.engine.drafting import Drafting, MakeDrafter
 from copyahead.engine.handle import Handle, Sink, collector
-from copyahead.engine.passes import Passes, Work
+from copyahead.engine.passes import Passes, PassTimes, Work
 from copyahead.engine.request import Choice, Chunk, Completion, Request, check_request
 from copyahead.engine.scheduler import EngineOptions, Scheduler
 from copyahead.engine.slots import Slots
@@ -52,6 +52,8 @@ class Engine:
         self.options = options or EngineOptions()
         self.stats = CopyStats()
         """Counters of all requests that have ended."""
+        self.keep_step_cost: Callable[[StepCost], None] | None = None
+        """Given the step cost when the engine is closed, where real passes have corrected it."""
         self._capabilities = _capabilities(backend)
         self._default_policy = policy
         self._drafting = Drafting(make_drafter, policy, backend.tokenizer.vocab_size)
@@ -76,6 +78,11 @@ class Engine:
     def step_cost(self) -> StepCost:
         """What a pass costs now, by its rows: as measured at load, and corrected by real passes."""
         return self._passes.step_cost
+
+    @property
+    def pass_times(self) -> PassTimes:
+        """The passes so far that only decoded: how many of how many rows, and their seconds."""
+        return dict(self._passes.times)
 
     # Requests
 
@@ -359,6 +366,9 @@ class Engine:
         for handle in list(self._handles.values()):
             self.cancel(handle)
         self.grammar_child.close()
+        keep, self.keep_step_cost = self.keep_step_cost, None
+        if keep is not None and self._passes.corrected:
+            keep(self.step_cost)
         self.backend.close()
 
     def __enter__(self) -> Engine:

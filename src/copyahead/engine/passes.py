@@ -45,6 +45,10 @@ class Work(msgspec.Struct):
         )
 
 
+PassTimes = dict[int, tuple[int, float]]
+"""By the rows of a pass: how many ran, and the seconds that they took together."""
+
+
 class Passes:
     """Runs the passes of one backend, and keeps its step cost up to date from their times."""
 
@@ -52,11 +56,18 @@ class Passes:
         self._backend = backend
         self._slots = slots
         self._meter = StepCostMeter(backend.step_cost)
+        self.times: PassTimes = {}
+        """Of the passes that only decoded."""
 
     @property
     def step_cost(self) -> StepCost:
         """What a pass costs now, by its rows; a new object whenever it has changed."""
         return self._meter.cost
+
+    @property
+    def corrected(self) -> bool:
+        """Whether passes have changed the step cost."""
+        return self._meter.cost is not self._backend.step_cost
 
     def longest_draft(self, wanted: int) -> int:
         """The longest draft, of at most `wanted` tokens, that can be verified and taken back."""
@@ -113,6 +124,8 @@ class Passes:
         rows = sum(work.num_rows for work in works)
         if all(work.answer.decoding for work in works):
             self._meter.observe(rows, seconds)
+            count, total = self.times.get(rows, (0, 0.0))
+            self.times[rows] = count + 1, total + seconds
         for work in works:
             if work.answer.decoding:
                 work.answer.stats.verify_seconds += seconds * (work.num_rows / rows)

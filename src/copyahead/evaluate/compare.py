@@ -2,21 +2,25 @@
 
 Runs alternate (plain, lookup, lookup, plain), so that a machine that grows slower or faster
 favours neither, and each begins with an engine that remembers nothing. Speeds are medians, of
-the tokens after the first: reading the prompt is not decoding.
+the tokens after the first: reading the prompt is not decoding. What a copy that never breaks could
+reach is reckoned from the passes of the same runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 import msgspec
 
 from copyahead.engine import Choice, Completion, Engine, Request
+from copyahead.engine.passes import PassTimes
 from copyahead.errors import BackendError
 from copyahead.evaluate.workloads import Workload
 from copyahead.sampling import SamplingOptions
+from copyahead.step_cost import StepCost
 from copyahead.types import FinishReason
 
 _WARM_UP_TOKENS = 24
@@ -36,6 +40,8 @@ class Comparison(msgspec.Struct, frozen=True):
     lookup_tps: float
     speedup: float
     """`lookup_tps / plain_tps`; 1 where there is nothing to time."""
+    limit: float
+    """The speed-up of a copy that never breaks, by what the passes of these runs cost."""
     rounds: int
     tokens_per_round: float
     num_draft_tokens: int
@@ -82,13 +88,38 @@ def compare(
         policy=policy,
     )
     _warm_up(engine, request)
+    before = engine.pass_times
     plain: list[Completion] = []
     lookup: list[Completion] = []
     for drafting in _ORDER * plan.repeat:
         (lookup if drafting else plain).append(_run(engine, request, drafting))
         on_run()
-    comparison = judge(workload.name, policy, plan.sampling.temperature, plain, lookup)
+    limit = partial(limit_of, engine.step_cost, passes_since(before, engine.pass_times))
+    comparison = judge(workload.name, policy, plan.sampling.temperature, plain, lookup, limit)
     return comparison, lookup[-1]
+
+
+def passes_since(before: PassTimes, now: PassTimes) -> PassTimes:
+    """What came to `before` until `now`."""
+    found = {}
+    for rows, (count, seconds) in now.items():
+        earlier, earlier_seconds = before.get(rows, (0, 0.0))
+        if count > earlier:
+            found[rows] = count - earlier, seconds - earlier_seconds
+    return found
+
+
+def limit_of(cost: StepCost, passes: PassTimes, plain_tps: float) -> float:
+    """The speed-up of a copy that never breaks and takes no time to find.
+
+    Sizes that ran cost what they took, the others what `cost` says. As no pass emits more than its
+    rows, no speed-up of these runs is larger, but for what the machine's speed changed meanwhile.
+    """
+    if plain_tps <= 0:
+        return cost.limit()
+    # A plain step against a mere pass: sampling and drafting take their time as well.
+    ran = [rows * count / (seconds * plain_tps) for rows, (count, seconds) in passes.items()]
+    return max(cost.limit(), *ran)
 
 
 def judge(
@@ -97,8 +128,12 @@ def judge(
     temperature: float,
     plain: list[Completion],
     lookup: list[Completion],
+    limit: Callable[[float], float],
 ) -> Comparison:
-    """Sum up the runs of one comparison: at least one of each kind."""
+    """Sum up the runs of one comparison: at least one of each kind.
+
+    `limit`: from tokens a second of plain decoding to the speed-up that the passes allow.
+    """
     answers = {_answer(run.choices[0]) for run in plain + lookup}
     plain_tps = median(run.stats.tokens_per_second for run in plain)
     lookup_tps = median(run.stats.tokens_per_second for run in lookup)
@@ -112,6 +147,7 @@ def judge(
         plain_tps=round(plain_tps, 2),
         lookup_tps=round(lookup_tps, 2),
         speedup=round(lookup_tps / plain_tps, 3) if plain_tps > 0 else 1.0,
+        limit=round(limit(plain_tps), 3),
         rounds=stats.rounds,
         tokens_per_round=round(stats.tokens_per_round, 3),
         num_draft_tokens=stats.num_draft_tokens,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from copyahead.backends.probe.search import ProbeResult
 from copyahead.config import ModelOptions
 from copyahead.contracts import Capabilities, Part
 from copyahead.errors import ModelError
+from copyahead.loading import load
+from copyahead.step_cost import StepCost, StepCostMeter
 from copyahead.types import Exactness
 from tests.tiny_models import write_plain
 
@@ -199,6 +202,88 @@ class TestKeeping:
         monkeypatch.setenv("HOME", str(tmp_path))
         assert probe_cache.cache_dir() == tmp_path / ".cache" / "copyahead"
 
+    def test_again_measures_again(self, tiny_models: dict[str, Path], cache: Path) -> None:
+        probe.probe(tiny_models["plain"], QUICK, prefix=200)
+        (kept,) = cache.rglob("*.json")
+        result = msgspec.json.decode(kept.read_bytes(), type=ProbeResult)
+        loaded = msgspec.structs.replace(result, step_seconds={1: 1.0, 2: 9.0}, refreshed={1: 1.0})
+        kept.write_bytes(msgspec.json.encode(loaded))
+        assert probe.probe(tiny_models["plain"], QUICK, prefix=200) == loaded
+        again = probe.probe(tiny_models["plain"], QUICK, prefix=200, again=True)
+        assert set(again.step_seconds) == set(measure.TIMED_ROWS)
+        assert probe.probe(tiny_models["plain"], QUICK, prefix=200) == again
+
+    def test_again_measures_every_candidate_again(
+        self, tiny_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine = Machine(rows=lambda settings: 65)
+        monkeypatch.setattr(probe, "_run", machine.run)
+        options = ModelOptions(threads=2)
+        counts = []
+        for again in (False, False, True):
+            probe.find_settings(tiny_models["plain"], options, again=again)
+            counts.append(len(machine.asked))
+        assert counts == [2, 2, 4]
+
+
+class TestCostOfRealPasses:
+    """A probe under load is not the last word: what real passes cost is kept as well."""
+
+    def test_the_next_start_has_it(self, tiny_models: dict[str, Path]) -> None:
+        path, options = tiny_models["plain"], ModelOptions(threads=2, ctx=300)
+        measured = probe.find_settings(path, options).step_cost
+        with load(path, model=options) as engine:
+            assert engine.backend.step_cost.points() == measured.points()
+            # Passes of 2 rows cost ten times as much as those of one, as they never do here.
+            for rows in (1, 2) * StepCostMeter.EVERY:
+                engine._passes._meter.observe(rows, measured(rows) * (1 if rows == 1 else 10))
+            assert engine.step_cost(2) > 8 * measured(2)
+        with load(path, model=options) as engine:
+            assert engine.backend.step_cost(2) > 8 * measured(2)
+        found = probe.find_settings(path, options)
+        assert found.step_cost.points() == measured.points()
+        assert found.latest_cost(2) > 8 * measured(2)
+
+    def test_passes_that_corrected_nothing_keep_nothing(self, tiny_models: dict[str, Path]) -> None:
+        options = ModelOptions(threads=2, ctx=300)
+        with load(tiny_models["plain"], model=options):
+            pass
+        assert not probe.find_settings(tiny_models["plain"], options).refreshed
+
+    def test_nothing_probed_nothing_kept(self, tiny_models: dict[str, Path], cache: Path) -> None:
+        probe.keep_step_cost(tiny_models["plain"], QUICK, StepCost.linear(0.1))
+        assert not list(cache.rglob("*.json"))
+
+
+def repeats(*shares: float) -> Iterator[measure.Times]:
+    """Repeats in which the single passes took this share longer than they should."""
+    return ({1: [1 + share] * 2, 64: [5 * (1 + share)]} for share in shares)
+
+
+class TestSteadiness:
+    def test_three_repeats_that_agree_are_enough(self) -> None:
+        asked = repeats(0.0, 0.01, 0.02, 9.0)
+        timing = measure.calmest(asked, math.inf)
+        assert timing.seconds == {1: pytest.approx(1.01), 64: pytest.approx(5.05)}
+        assert timing.spread <= measure.STEADY
+        assert len(list(asked)) == 1
+
+    def test_load_that_ends_is_waited_out_and_not_counted(self) -> None:
+        timing = measure.calmest(repeats(0.9, 0.2, 2.0, 0.5, 0.0, 0.01, 0.0), math.inf)
+        assert timing.seconds == {1: pytest.approx(1.0, 0.02), 64: pytest.approx(5.0, 0.02)}
+        assert timing.spread <= measure.STEADY
+
+    def test_load_that_stays_is_said(self) -> None:
+        asked = repeats(*(0.9, 0.2, 2.0) * 4)
+        timing = measure.calmest(asked, math.inf)
+        assert timing.spread > measure.STEADY
+        assert not list(asked)
+
+    def test_a_deadline_ends_it(self) -> None:
+        asked = repeats(0.9, 0.2, 2.0, 0.0, 0.0)
+        assert measure.calmest(asked, -math.inf).spread > measure.STEADY
+        assert len(list(asked)) == 2
+
 
 class TestFailing:
     @pytest.mark.parametrize(
@@ -262,6 +347,7 @@ class Machine:
             max_abs_diff=0.0 if rows >= 65 else 0.5,
             batched=self.batched and not request.quick,
             step_seconds={1: self.seconds(settings), 16: 2 * self.seconds(settings)},
+            spread=0.0,
             capabilities=Capabilities(
                 logits_width=9, context_size=9, num_slots=4, num_cells=9, max_rows=9
             ),

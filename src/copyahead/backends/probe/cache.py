@@ -21,7 +21,7 @@ from copyahead.errors import MissingExtraError
 
 CACHE_VARIABLE = "COPYAHEAD_CACHE_DIR"
 
-_FORMAT = 2
+_FORMAT = 3
 """Of the results, and of what is measured: a new number leaves the old ones behind."""
 _Result = TypeVar("_Result", bound=msgspec.Struct)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,9 +35,14 @@ QUICK_ROWS = (1, 16)
 
 SLOTS = 4
 _REPEATS = 3
+"""Repeats in a row whose times have to agree."""
+_MOST_REPEATS = 9
+_MOST_SECONDS = 10.0
+"""Timing that does not become steady ends after so many repeats, or once it took this long."""
+STEADY = 0.1
+"""Times agree where those of no size lie, at the median, further than this share from their own."""
 _SHORT_PASS = 8
-_LONG_PASS = 16
-"""Passes of at most `_SHORT_PASS` rows are timed twice a repeat, those of more than this once."""
+"""Passes of at most so many rows are timed twice a repeat."""
 _PREFILL_ROWS = 512
 _SMALL_CHUNK = 100
 
@@ -65,7 +71,10 @@ class Measurement(msgspec.Struct, frozen=True):
     """Whether small prefill chunks, neighbours in the pass, and cuts, forks and packed cells
     changed no bit."""
     step_seconds: dict[int, float]
-    """Median seconds of a pass, by its rows."""
+    """Median seconds of a pass, by its rows, in the calmest repeats."""
+    spread: float
+    """How far the times of one size lay apart in them: the largest median deviation from the
+    median, as a share of it. Above `STEADY` something else was using the machine."""
     capabilities: Capabilities
 
 
@@ -80,6 +89,27 @@ def measure(request: MeasurementRequest) -> Measurement:
         return measurer.run_quick() if request.quick else measurer.run()
     finally:
         backend.close()
+
+
+Times = dict[int, list[float]]
+"""Seconds that single passes took, by their rows."""
+
+
+class Timing(NamedTuple):
+    """What passes cost, and how far that is to be believed."""
+
+    seconds: dict[int, float]
+    spread: float
+
+    @classmethod
+    def of(cls, times: Times) -> Timing:
+        """The medians of `times`, and the largest median deviation from them."""
+        medians = {n: statistics.median(of_n) for n, of_n in times.items()}
+        spreads = [
+            statistics.median(abs(t - medians[n]) for t in of_n) / medians[n]
+            for n, of_n in times.items()
+        ]
+        return cls(medians, max(spreads))
 
 
 class _Measurer:
@@ -97,33 +127,32 @@ class _Measurer:
         self.max_rows = ROWS_PER_REQUEST if rewind is None else min(1 + rewind, ROWS_PER_REQUEST)
         self.rows = 1
         self.max_abs_diff = 0.0
-        self.times: dict[int, list[float]] = {}
 
     def run(self) -> Measurement:
         self.last = self._prefill(0, _PREFILL_ROWS)
         self.reference = self._one_row_passes()
         self.rows = self._check_rows()
-        for repeat in range(_REPEATS):
-            sizes = [n for n in TIMED_ROWS if repeat == 0 or n <= _LONG_PASS]
-            self._time_rows(sizes[::-1] if repeat % 2 else sizes)
         batched = self._check_batched()
         if batched and self.rows == self.max_rows and self.backend.capabilities.can_fork:
             self._check_many_sequences()
-        return self._measurement(batched)
+        # Last, as many passes push what a sliding window has left behind out of the cache, and
+        # the checks begin in the middle of the prefix.
+        timing = self._time([n for n in TIMED_ROWS if n <= self.max_rows])
+        return self._measurement(timing, batched)
 
     def run_quick(self) -> Measurement:
         self._prefill(0, _PREFILL_ROWS)
-        for _ in range(_REPEATS):
-            self._time_rows(QUICK_ROWS)
-        return self._measurement(batched=False)
+        timing = self._time([n for n in QUICK_ROWS if n <= self.max_rows])
+        return self._measurement(timing, batched=False)
 
-    def _measurement(self, batched: bool) -> Measurement:
+    def _measurement(self, timing: Timing, batched: bool) -> Measurement:
         return Measurement(
             prefix=self.prefix,
             rows=self.rows,
             max_abs_diff=self.max_abs_diff,
             batched=batched,
-            step_seconds={n: statistics.median(t) for n, t in sorted(self.times.items())},
+            step_seconds=timing.seconds,
+            spread=timing.spread,
             capabilities=self.backend.capabilities,
         )
 
@@ -171,16 +200,21 @@ class _Measurer:
         self.max_abs_diff = max(self.max_abs_diff, float(np.nanmax(difference)))
         return False
 
-    def _time_rows(self, sizes: Sequence[int]) -> None:
+    def _time(self, sizes: Sequence[int]) -> Timing:
+        """Time passes of all `sizes`, up and down in turn, until they are steady."""
+        repeats = (self._time_rows(sizes[:: -1 if n % 2 else 1]) for n in range(_MOST_REPEATS))
+        return calmest(repeats, time.perf_counter() + _MOST_SECONDS)
+
+    def _time_rows(self, sizes: Sequence[int]) -> Times:
+        times: Times = {count: [] for count in sizes}
         for count in sizes:
-            if count > self.max_rows:
-                continue
             for _ in range(2 if count <= _SHORT_PASS else 1):
                 self._start()
                 part = [self._block(1, count)]
                 begin = time.perf_counter()
                 self.backend.forward(part)
-                self.times.setdefault(count, []).append(time.perf_counter() - begin)
+                times[count].append(time.perf_counter() - begin)
+        return times
 
     def _check_batched(self) -> bool:
         """A prefix read in small chunks from where it was cut, then passes beside neighbours."""
@@ -211,6 +245,27 @@ class _Measurer:
         logits = self.backend.forward(blocks)
         if all(self._same(block, self.reference) for block in logits):
             self.rows = SLOTS * ROWS_PER_REQUEST
+
+
+def calmest(repeats: Iterable[Times], deadline: float) -> Timing:
+    """The medians of those `_REPEATS` repeats in a row that agree best.
+
+    No further repeat is asked for once some are steady, or after `deadline`, a time of
+    `time.perf_counter`; `_REPEATS` are always taken.
+    """
+    last: deque[Times] = deque(maxlen=_REPEATS)
+    best: Timing | None = None
+    for times in repeats:
+        last.append(times)
+        if len(last) < _REPEATS:
+            continue
+        timing = Timing.of({n: [t for one in last for t in one[n]] for n in sorted(times)})
+        if best is None or timing.spread < best.spread:
+            best = timing
+        if best.spread <= STEADY or time.perf_counter() > deadline:
+            break
+    assert best is not None
+    return best
 
 
 def previous_size(count: int) -> int:

@@ -21,7 +21,7 @@ from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.gguf import find_model, fingerprint, read_header
 from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
 from copyahead.backends.probe import cache
-from copyahead.backends.probe.measure import Measurement, MeasurementRequest
+from copyahead.backends.probe.measure import STEADY, Measurement, MeasurementRequest
 from copyahead.children.process import ChildProcess
 from copyahead.config import ModelOptions
 from copyahead.contracts import Capabilities
@@ -54,6 +54,8 @@ class ProbeResult(msgspec.Struct, frozen=True):
     exactness: Exactness
     step_seconds: dict[int, float]
     """Median seconds of a pass, by its rows."""
+    spread: float
+    """How far the times of one size lay apart; see `Measurement`."""
     prefix: int
     """Tokens that stood before the probed rows."""
     seconds: float
@@ -62,11 +64,23 @@ class ProbeResult(msgspec.Struct, frozen=True):
     fingerprint: str
     capabilities: Capabilities
     """Of the probe's own context: what counts is `max_rewind`, `can_fork` and `note`."""
+    refreshed: dict[int, float] = {}
+    """T(n) as the passes of real requests had it since; empty where there were none."""
 
     @property
     def step_cost(self) -> StepCost:
-        """The cost of a pass in units of a one-row pass."""
+        """The cost of a pass in units of a one-row pass, as the probe measured it."""
         return StepCost(self.step_seconds)
+
+    @property
+    def latest_cost(self) -> StepCost:
+        """The same as real passes had it last; as measured where there were none."""
+        return StepCost(self.refreshed or self.step_seconds)
+
+    @property
+    def steady(self) -> bool:
+        """Whether the times agreed: nothing else was using the machine."""
+        return self.spread <= STEADY
 
     @property
     def proven(self) -> bool:
@@ -86,24 +100,19 @@ def probe(
     *,
     prefix: int = PREFIX,
     quick: bool = False,
+    again: bool = False,
 ) -> ProbeResult:
-    """Measure a model under `settings`, or read what was measured before.
+    """Measure a model under `settings`, or read what was measured before, unless `again`.
 
     `quick` measures the cost of two sizes and proves nothing. Only what the numbers depend on
     counts: `ctx`, `parallel` and `verbose` do not. Raises ModelError when the model cannot be
     loaded that way, or when llama.cpp crashes on it.
     """
     model = find_model(path)
-    settings = LlamaSettings(
-        kv_type=settings.kv_type,
-        repack=settings.repack,
-        tiled=settings.tiled,
-        threads=settings.threads,
-        gpu_layers=settings.gpu_layers,
-    )
+    settings = _measured_settings(settings)
     library, identity = cache.library_build(), fingerprint(model)
-    name = cache.key(identity, msgspec.to_builtins(settings), prefix, quick, library)
-    result = cache.read(name, ProbeResult)
+    name = _name(model, settings, prefix, quick)
+    result = None if again else cache.read(name, ProbeResult)
     if result is None:
         logger.info("probing %s with %s", model.name, settings.numerics())
         begin = time.perf_counter()
@@ -115,6 +124,7 @@ def probe(
             settings=settings,
             exactness=_exactness(found),
             step_seconds=found.step_seconds,
+            spread=found.spread,
             prefix=found.prefix,
             seconds=seconds,
             library=library,
@@ -125,10 +135,47 @@ def probe(
     return result
 
 
+def keep_step_cost(
+    path: str | os.PathLike[str] | None, settings: LlamaSettings, cost: StepCost
+) -> None:
+    """Keep `cost`, which real passes had, with what the probe of these settings found.
+
+    The next `load` begins with it. Where nothing was probed nothing is kept.
+    """
+    model = find_model(path)
+    name = _name(model, _measured_settings(settings), PREFIX, quick=False)
+    result = cache.read(name, ProbeResult)
+    if result is not None:
+        refreshed = {rows: cost(rows) for rows in result.step_seconds}
+        cache.write(name, msgspec.structs.replace(result, refreshed=refreshed))
+
+
+def _measured_settings(settings: LlamaSettings) -> LlamaSettings:
+    """Those of `settings` that logits and costs depend on; the others as they come."""
+    return LlamaSettings(
+        kv_type=settings.kv_type,
+        repack=settings.repack,
+        tiled=settings.tiled,
+        threads=settings.threads,
+        gpu_layers=settings.gpu_layers,
+    )
+
+
+def _name(model: Path, settings: LlamaSettings, prefix: int, quick: bool) -> str:
+    parts = (fingerprint(model), msgspec.to_builtins(settings), prefix, quick)
+    return cache.key(*parts, cache.library_build())
+
+
 def find_settings(
-    path: str | os.PathLike[str] | None, options: ModelOptions, *, prefix: int = PREFIX
+    path: str | os.PathLike[str] | None,
+    options: ModelOptions,
+    *,
+    prefix: int = PREFIX,
+    again: bool = False,
 ) -> ProbeResult:
     """The fastest settings within `options` that are exact; the fastest of all when none are.
+
+    What was measured before is not measured again, unless `again`.
 
     With `options.exact`: the settings exact for most rows when none are exact for a whole
     draft's, and ModelError when none are exact for more than one row.
@@ -140,9 +187,9 @@ def find_settings(
         proven: ProbeResult | None = None
         for settings in group:
             try:
-                if proven and not _promises(model, settings, proven, prefix):
+                if proven and not _promises(model, settings, proven, prefix, again):
                     continue
-                results.append(probe(model, settings, prefix=prefix))
+                results.append(probe(model, settings, prefix=prefix, again=again))
             except ModelError as error:
                 errors.append(error)
                 continue
@@ -157,11 +204,14 @@ def find_settings(
     return min(results, key=lambda result: result.score)
 
 
-def _promises(model: Path, settings: LlamaSettings, proven: ProbeResult, prefix: int) -> bool:
+def _promises(
+    model: Path, settings: LlamaSettings, proven: ProbeResult, prefix: int, again: bool
+) -> bool:
     """Whether `settings` look faster than what is proven already."""
     if proven.seconds > _SLOW_PROBE:
         return False
-    return probe(model, settings, prefix=prefix, quick=True).score * _TIE < proven.score
+    quick = probe(model, settings, prefix=prefix, quick=True, again=again)
+    return quick.score * _TIE < proven.score
 
 
 def load(
@@ -177,7 +227,7 @@ def load(
     settings = msgspec.structs.replace(
         found.settings, ctx=options.ctx, parallel=options.parallel, verbose=options.verbose
     )
-    return LlamaBackend(path, settings, exactness=found.exactness, step_cost=found.step_cost)
+    return LlamaBackend(path, settings, exactness=found.exactness, step_cost=found.latest_cost)
 
 
 def _candidates(model: Path, options: ModelOptions) -> Iterator[list[LlamaSettings]]:
