@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import copyahead
@@ -85,13 +85,31 @@ class ChildProcess:
             raise ChildProcessError(f"the process ended with status {self.status}")
         return answer
 
-    def read(self) -> tuple[bytes, bytes]:
-        """All that it still writes to its output, and to its error where that is a pipe."""
+    def read(self, on_line: Callable[[bytes], None] = lambda _: None) -> tuple[bytes, bytes]:
+        """All that it still writes to its output, and to its error where that is a pipe.
+
+        `on_line` gets each line of the output as it comes.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        stderr, errors = self._process.stderr, [b""]
+        draining = threading.Thread(
+            target=lambda: errors.append(stderr.read() if stderr is not None else b"")
+        )
+        lines = []
         try:
-            output, error = self._process.communicate()
+            self._process.stdin.close()
+            draining.start()
+            for line in self._process.stdout:
+                lines.append(line)
+                on_line(line)
+            self._process.wait()
         finally:
+            self._process.kill()
+            if draining.ident is not None:
+                draining.join()
             self.end()
-        return output, error or b""
+        return b"".join(lines), errors[-1]
 
     def end(self) -> None:
         """Kill it. Idempotent."""

@@ -7,7 +7,6 @@ reads the output any more.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError, RepeatArgumentError
 
 from copyahead._version import __version__
+from copyahead.cli import output, stages, streams
 from copyahead.errors import BackendError, CopyaheadError, EngineFailed
 
 ENV_PREFIX = "COPYAHEAD_"
@@ -54,6 +54,7 @@ def make_app(*, summaries: bool = False) -> App:
         default_parameter=Parameter(short_alias=_short_alias, negative_iterable=""),
         help_format="markdown",
         suppress_keyboard_interrupt=False,
+        console=output.console(),
     )
     for name, about in _COMMANDS.items():
         app.command(f"copyahead.cli.{name}:{name}", name=name, help=about if summaries else None)
@@ -65,9 +66,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         app = make_app(summaries=not any(name in arguments for name in _COMMANDS))
-        status = app(
-            list(arguments), exit_on_error=False, print_error=False, result_action="return_value"
-        )
+        with stages.shown():
+            status = app(
+                list(arguments),
+                exit_on_error=False,
+                print_error=False,
+                result_action="return_value",
+            )
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except CycloptsError as error:
@@ -79,13 +84,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The interpreter flushes stdout once more on its way out.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.abandon()
         return 141
+    except OSError as error:
+        streams.abandon()
+        return _complain(streams.problem(error), 1)
 
 
 def main() -> NoReturn:
     """Entry point of the `copyahead` script."""
+    streams.prepare()
     sys.exit(run())
 
 
@@ -112,7 +120,7 @@ def _given_by_both_names(given: str) -> str:
 
 
 def _complain(sentence: str, status: int) -> int:
-    print(f"copyahead: {sentence}", file=sys.stderr)
+    output.complain(f"copyahead: {sentence}")
     return status
 
 

@@ -51,8 +51,6 @@ def demo(
     works = [workload(name) for name in _WORKLOADS]
     plan = Plan(sampling=SamplingOptions(), max_tokens=_MAX_TOKENS)
     path = find_model(model)
-    if not json:
-        output.remark("loading the model; the first time, its exactness and speed are measured")
     with load(path, model=model_options, lookup=LookupOptions(policy=policies[0])) as engine:
         runs = run_all(engine, works, policies, plan)
         results = [result for result, _ in runs]

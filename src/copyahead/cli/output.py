@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,15 +22,44 @@ if TYPE_CHECKING:
 COPIED = "\x1b[32m"
 PLAIN = "\x1b[0m"
 
+_quiet = False
+
 
 def print_json(document: Any) -> None:
     """`document` as one line of JSON on standard output."""
-    sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+    line = msgspec.json.encode(document) + b"\n"
+    sys.stdout.flush()
+    # JSON is UTF-8, whatever the terminal takes.
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+def quiet() -> bool:
+    """Whether remarks are silenced."""
+    return _quiet
+
+
+@contextmanager
+def silenced(silent: bool) -> Iterator[None]:
+    """Print no remarks in the block, if `silent`; errors are no remarks."""
+    global _quiet
+    before, _quiet = _quiet, silent
+    try:
+        yield
+    finally:
+        _quiet = before
 
 
 def remark(text: str) -> None:
-    """A line for people, on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    """A line for people, on standard error, unless remarks are silenced."""
+    if not _quiet:
+        complain(text)
+
+
+def complain(text: str) -> None:
+    """A line on standard error, whatever is silenced. Where nobody can read it, it is lost."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 class _Console(Console):
@@ -39,10 +68,15 @@ class _Console(Console):
         raise BrokenPipeError
 
 
+def console() -> Console:
+    """A console on standard output, as wide as the terminal."""
+    return _Console(highlight=False)
+
+
 def stdout() -> Console:
     """A console for tables; as wide as they need where the output is no terminal."""
-    console = _Console(highlight=False)
-    return console if console.is_terminal else _Console(highlight=False, width=160)
+    found = console()
+    return found if found.is_terminal else _Console(highlight=False, width=160)
 
 
 def stderr() -> Console:
@@ -71,6 +105,12 @@ def bar(what: str, total: int, *, counted: bool = False) -> Iterator[Bar]:
 
     Behind it stands what share of `total` is done; with `counted`, how many.
     """
+    with progress_bar(counted=counted) as progress:
+        yield Bar(progress, progress.add_task(what, total=total))
+
+
+def progress_bar(*, counted: bool = False) -> Progress:
+    """An empty progress bar on standard error; it shows nothing where that is no terminal."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -80,17 +120,16 @@ def bar(what: str, total: int, *, counted: bool = False) -> Iterator[Bar]:
         TimeElapsedColumn,
     )
 
-    console = stderr()
-    with Progress(
+    terminal = stderr()
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn() if counted else TaskProgressColumn(),
         TimeElapsedColumn(),
-        console=console,
+        console=terminal,
         transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        yield Bar(progress, progress.add_task(what, total=total))
+        disable=quiet() or not terminal.is_terminal,
+    )
 
 
 def level(exactness: Exactness | None) -> str:

@@ -37,11 +37,9 @@ def probe(
         Measure anew, and forget what was measured before.
     """
     from copyahead.backends.llama_cpp.gguf import find_model
-    from copyahead.backends.probe.search import find_settings
+    from copyahead.backends.probe.search import find_settings, unsteady_text
 
     path = find_model(model)
-    if not json:
-        output.remark(f"probing {path.name}; this takes a minute the first time")
     found = find_settings(path, model_options, again=again)
     if json:
         output.print_json(_document(str(path), found))
@@ -59,14 +57,6 @@ def probe(
     ]
     console.print("\n".join(lines), soft_wrap=True)
     return 0
-
-
-def unsteady_text(spread: float) -> str:
-    """What to make of times that did not agree."""
-    return (
-        f"unsteady: passes of one size differed by {spread:.0%}, as they do on a machine that is "
-        "busy with something else; measure again when it is not, with `copyahead probe --again`"
-    )
 
 
 def _batched(found: ProbeResult) -> str:

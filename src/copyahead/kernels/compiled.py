@@ -9,12 +9,15 @@ Arrays that belong together travel as one named tuple, in kernels and from Pytho
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from numba import njit, types
+
+logger = logging.getLogger(__name__)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -56,7 +59,12 @@ def compiled(signature: Any) -> Callable[[_F], _F]:
     def decorate(function: _F) -> _F:
         try:
             kernel: Any = _compile(function, signature, cache=True)
-        except (RuntimeError, OSError):
+        except (RuntimeError, OSError) as error:
+            _say_once(
+                logging.WARNING,
+                f"the compiled kernels cannot be kept on disk ({error}), and are compiled at every "
+                "start: set NUMBA_CACHE_DIR to a directory that can be written",
+            )
             kernel = _compile(function, signature, cache=False)
         kernel.disable_compile()
         READY.append(f"{function.__module__}.{function.__name__}")
@@ -85,7 +93,14 @@ def _compile(function: Callable[..., Any], signature: Any, *, cache: bool) -> An
         # has the kernels that it calls inlined: so any changed kernel file makes all anew.
         kernel._cache._cache_file._source_stamp = _stamp(Path(function.__code__.co_filename))
     kernel.compile(signature)
+    if kernel.stats.cache_misses:
+        _say_once(logging.INFO, "compiling the kernels: a minute or two, the first time only")
     return kernel
+
+
+@cache
+def _say_once(level: int, text: str) -> None:
+    logger.log(level, text)
 
 
 @cache

@@ -6,7 +6,9 @@ damaged, or from another version is no result; nothing here raises for it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import logging
 import os
 import platform
 import tempfile
@@ -18,6 +20,8 @@ import msgspec
 
 from copyahead.backends.llama_cpp.library import library_version
 from copyahead.errors import MissingExtraError
+
+logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "COPYAHEAD_CACHE_DIR"
 
@@ -64,7 +68,8 @@ def read(name: str, kind: type[_Result]) -> _Result | None:
 
 
 def write(name: str, result: msgspec.Struct) -> None:
-    """Keep `result` under `name`, whole or not at all. A cache that cannot be written is none."""
+    """Keep `result` under `name`, whole or not at all. A cache that cannot be written is none,
+    which is said once."""
     path = _path(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,8 +77,19 @@ def write(name: str, result: msgspec.Struct) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(msgspec.json.encode(result))
         os.replace(temporary, path)
-    except OSError:
-        return
+    except OSError as error:
+        _say_once(path.parent, error.strerror or str(error))
+
+
+@functools.cache
+def _say_once(folder: Path, reason: str) -> None:
+    logger.warning(
+        "what was measured cannot be kept in %s (%s), and is measured again at every start: set %s "
+        "to a directory that can be written",
+        folder,
+        reason,
+        CACHE_VARIABLE,
+    )
 
 
 def _path(name: str) -> Path:

@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
-from copyahead.backends.probe.ragged import RaggedPasses
+from copyahead.backends.probe.ragged import NUM_PASSES, RaggedPasses
 from copyahead.contracts import Capabilities, Logits, Part
 from copyahead.errors import CopyaheadError
 from copyahead.types import Token
@@ -78,14 +78,25 @@ class Measurement(msgspec.Struct, frozen=True):
     capabilities: Capabilities
 
 
-def measure(request: MeasurementRequest) -> Measurement:
+class Stage(msgspec.Struct, frozen=True):
+    """What a measurement is about to do."""
+
+    stage: str
+    seconds_left: float | None = None
+    """How long this and all that follows may take; None where that is not known yet."""
+
+
+def measure(
+    request: MeasurementRequest, on_stage: Callable[[Stage], None] = lambda _: None
+) -> Measurement:
     """Load the model and measure it. Raises ModelError or BackendError."""
+    on_stage(Stage("loading the model"))
     probe_room = msgspec.structs.replace(
         request.settings, ctx=request.prefix + 2 * ROWS_PER_REQUEST, parallel=SLOTS
     )
     backend = LlamaBackend(request.path, probe_room)
     try:
-        measurer = _Measurer(backend, request.prefix)
+        measurer = _Measurer(backend, request.prefix, on_stage)
         return measurer.run_quick() if request.quick else measurer.run()
     finally:
         backend.close()
@@ -115,8 +126,11 @@ class Timing(NamedTuple):
 class _Measurer:
     """Slot 0 holds the prefix and is forked; the others are worked in."""
 
-    def __init__(self, backend: LlamaBackend, prefix: int) -> None:
+    def __init__(
+        self, backend: LlamaBackend, prefix: int, on_stage: Callable[[Stage], None]
+    ) -> None:
         self.backend = backend
+        self._on_stage = on_stage
         room = backend.capabilities.context_size - 2 * ROWS_PER_REQUEST
         self.prefix = max(1, min(prefix, room))
         tokens = sample_tokens(backend, self.prefix + ROWS_PER_REQUEST)
@@ -129,18 +143,42 @@ class _Measurer:
         self.max_abs_diff = 0.0
 
     def run(self) -> Measurement:
+        began = time.perf_counter()
+        self._on_stage(Stage(f"reading {self.prefix} tokens"))
         self.last = self._prefill(0, _PREFILL_ROWS)
+        read = time.perf_counter()
+        self._on_stage(Stage(f"{ROWS_PER_REQUEST} passes of one row"))
         self.reference = self._one_row_passes()
+        one = (time.perf_counter() - read) / ROWS_PER_REQUEST
+        checks, batches, timing = self._estimates(one, (read - began) / self.prefix)
+        sizes = [n for n in TIMED_ROWS if n <= self.max_rows]
+        self._on_stage(
+            Stage("comparing passes of several rows with them", checks + batches + timing)
+        )
         self.rows = self._check_rows()
+        self._on_stage(Stage("comparing passes of several sequences", batches + timing))
         batched = self._check_batched()
         if batched and self.rows == self.max_rows and self.backend.capabilities.can_fork:
             self._check_many_sequences()
         # Last, as many passes push what a sliding window has left behind out of the cache, and
         # the checks begin in the middle of the prefix.
-        timing = self._time([n for n in TIMED_ROWS if n <= self.max_rows])
-        return self._measurement(timing, batched)
+        self._on_stage(Stage("timing passes", timing))
+        return self._measurement(self._time(sizes), batched)
+
+    def _estimates(self, one: float, row: float) -> tuple[float, float, float]:
+        """Seconds of the comparisons, of those of several sequences, and of the timing.
+
+        `one`: seconds of a pass of one row; `row`: what a token of a prompt takes.
+        """
+        checked = [n for n in CHECKED_ROWS if n <= self.max_rows]
+        timed = [n for n in TIMED_ROWS if n <= self.max_rows]
+        checks = sum(max(one, n * row) for n in checked)
+        batches = self.prefix / 2 * row + NUM_PASSES * max(one, ROWS_PER_REQUEST * row)
+        once = sum(max(one, n * row) * (2 if n <= _SHORT_PASS else 1) for n in timed)
+        return checks, batches, _REPEATS * once
 
     def run_quick(self) -> Measurement:
+        self._on_stage(Stage("timing passes"))
         self._prefill(0, _PREFILL_ROWS)
         timing = self._time([n for n in QUICK_ROWS if n <= self.max_rows])
         return self._measurement(timing, batched=False)
@@ -297,15 +335,22 @@ def _bits_equal(one: Logits, other: Logits) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure what the one argument, a request in JSON, asks for; print the result as JSON."""
+    """Measure what the one argument, a request in JSON, asks for.
+
+    Prints JSON: a line a stage, and last the result.
+    """
     request = msgspec.json.decode(arguments[0], type=MeasurementRequest)
     try:
-        answer: Any = measure(request)
+        answer: Any = measure(request, _print)
     except CopyaheadError as error:
         print(msgspec.json.encode({"error": str(error)}).decode())
         return 1
-    print(msgspec.json.encode(answer).decode())
+    _print(answer)
     return 0
+
+
+def _print(line: msgspec.Struct) -> None:
+    print(msgspec.json.encode(line).decode(), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from copyahead.types import Token
 
 SEEDS = range(4)
 ROUNDS = 5
+NUM_PASSES = len(SEEDS) * ROUNDS
 _WIDTHS = (2, 3, 5, 8, 13, 21, 34, 65)
 _MEASURED = 0.75
 """How often a slot, beside the second, holds the measured text."""

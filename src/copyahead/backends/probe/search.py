@@ -21,7 +21,7 @@ from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.gguf import find_model, fingerprint, read_header
 from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
 from copyahead.backends.probe import cache
-from copyahead.backends.probe.measure import STEADY, Measurement, MeasurementRequest
+from copyahead.backends.probe.measure import STEADY, Measurement, MeasurementRequest, Stage
 from copyahead.children.process import ChildProcess
 from copyahead.config import ModelOptions
 from copyahead.contracts import Capabilities
@@ -114,7 +114,12 @@ def probe(
     name = _name(model, settings, prefix, quick)
     result = None if again else cache.read(name, ProbeResult)
     if result is None:
-        logger.info("probing %s with %s", model.name, settings.numerics())
+        logger.info(
+            "measuring how exact and how fast passes of %s over several rows are, with %s: once, "
+            "seconds for a small model and minutes for one of some billion weights",
+            model.name,
+            settings.numerics(),
+        )
         begin = time.perf_counter()
         found = _run(
             MeasurementRequest(path=str(model), settings=settings, prefix=prefix, quick=quick)
@@ -131,8 +136,19 @@ def probe(
             fingerprint=identity,
             capabilities=found.capabilities,
         )
+        logger.info("measured in %.0f s: %s", seconds, result.exactness, extra={"left": 0.0})
+        if not result.steady:
+            logger.warning("%s", unsteady_text(result.spread))
         cache.write(name, result)
     return result
+
+
+def unsteady_text(spread: float) -> str:
+    """What to make of times that did not agree."""
+    return (
+        f"unsteady: passes of one size differed by {spread:.0%}, as they do on a machine that is "
+        "busy with something else; measure again when it is not, with `copyahead probe --again`"
+    )
 
 
 def keep_step_cost(
@@ -279,7 +295,9 @@ def _run(request: MeasurementRequest) -> Measurement:
     """Measure in a process of its own, which ends with this one."""
     arguments = [*PROGRAM, msgspec.json.encode(request).decode()]
     child = ChildProcess(arguments, stderr=subprocess.PIPE)
-    output, error = (text.decode("utf-8", "replace").splitlines() for text in child.read())
+    output, error = (
+        text.decode("utf-8", "replace").splitlines() for text in child.read(_note_stage)
+    )
     status = child.status or 0
     if status == 0 and output:
         return msgspec.json.decode(output[-1], type=Measurement)
@@ -312,6 +330,22 @@ def _crash(path: str, number: int) -> str:
             "some, or take a smaller model or quantisation"
         )
     return f"the probe of {path} was ended from outside ({name}): start again"
+
+
+def _note_stage(line: bytes) -> None:
+    """Log what a measurement is about to do; `left` of the record: the seconds that it may take."""
+    try:
+        stage = msgspec.json.decode(line, type=Stage)
+    except msgspec.MsgspecError:
+        return
+    left = stage.seconds_left
+    about = "" if left is None else f"; about {duration(left)} to go"
+    logger.info("%s%s", stage.stage, about, extra={"left": left})
+
+
+def duration(seconds: float) -> str:
+    """A length of time as people say it."""
+    return f"{seconds / 60:.0f} min" if seconds >= 100 else f"{max(1, round(seconds))} s"
 
 
 def _failure(path: str, last: str) -> str:
