@@ -15,10 +15,10 @@ from typing import NoReturn
 import cyclopts
 import cyclopts.config
 from cyclopts import App, Parameter
-from cyclopts.exceptions import CycloptsError, RepeatArgumentError
+from cyclopts.exceptions import CycloptsError, RepeatArgumentError, UnknownCommandError
 
 from copyahead._version import __version__
-from copyahead.cli import output, stages, streams
+from copyahead.cli import guesses, output, stages, streams
 from copyahead.errors import BackendError, CopyaheadError, EngineFailed
 
 ENV_PREFIX = "COPYAHEAD_"
@@ -65,6 +65,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status. Errors become one sentence on stderr."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        output.be_quiet(False)
         app = make_app(summaries=not any(name in arguments for name in _COMMANDS))
         with stages.shown():
             status = app(
@@ -100,6 +101,10 @@ def main() -> NoReturn:
 def _sentence(error: CycloptsError) -> str:
     """What is wrong, in one line, and where to look."""
     # What a validating library adds after its own count of errors is about its own types.
+    if isinstance(error, UnknownCommandError) and error.unused_tokens:
+        return (
+            f"{guesses.unknown_command(error.unused_tokens[0], _COMMANDS)}. See: copyahead --help"
+        )
     text = re.sub(r" \d+ validation errors? for .*", "", " ".join(str(error).split()))
     if isinstance(error, RepeatArgumentError):
         text = _given_by_both_names(error.token.keyword or "") or text

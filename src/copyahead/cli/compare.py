@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from copyahead.cli import output
+from copyahead.cli.guesses import check_model_path
 from copyahead.cli.options import (
     Flat,
     Json,
@@ -16,6 +17,7 @@ from copyahead.cli.options import (
     Model,
     ModelPath,
     Names,
+    Quiet,
     Sampling,
     SamplingFlags,
     policies_named,
@@ -68,6 +70,7 @@ def compare(
     sampling: Sampling = _DEFAULT_SAMPLING,
     model_options: Model = _DEFAULT_MODEL,
     lookup: Annotated[bool, Parameter(show=False)] = True,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> int:
     """Decode plainly and with lookup, alternately, and compare texts and speeds.
@@ -78,6 +81,8 @@ def compare(
     from copyahead.evaluate.compare import Plan
     from copyahead.loading import load
 
+    output.be_quiet(quiet)
+    check_model_path("compare", model)
     if not lookup:
         raise ConfigError("compare needs lookup: leave out --no-lookup and COPYAHEAD_LOOKUP=0")
     works = [workload(name) for name in options.workload or WORKLOADS]

@@ -9,7 +9,8 @@ from cyclopts import Parameter
 
 from copyahead.cli import output
 from copyahead.cli.compare import broken, document, run_all, show
-from copyahead.cli.options import Json, Model, ModelPath, policies_named
+from copyahead.cli.guesses import check_model_path
+from copyahead.cli.options import Json, Model, ModelPath, Quiet, policies_named
 from copyahead.config import LookupOptions, ModelOptions
 from copyahead.errors import ConfigError
 from copyahead.evaluate.workloads import workload
@@ -30,6 +31,7 @@ def demo(
     policy: str = _POLICY,
     lookup: Annotated[bool, Parameter(show=False)] = True,
     model_options: Model = _DEFAULT_MODEL,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> int:
     """Compare on three workloads, and show one answer with its copied tokens in colour.
@@ -45,6 +47,8 @@ def demo(
     from copyahead.evaluate.compare import Plan
     from copyahead.loading import load
 
+    output.be_quiet(quiet)
+    check_model_path("demo", model)
     if not lookup:
         raise ConfigError("demo needs lookup: leave out --no-lookup and COPYAHEAD_LOOKUP=0")
     policies = policies_named([policy])

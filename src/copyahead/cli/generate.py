@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from copyahead.cli import output
+from copyahead.cli.guesses import check_model_path
 from copyahead.cli.options import (
     Flat,
     Json,
@@ -16,6 +17,7 @@ from copyahead.cli.options import (
     Model,
     ModelPath,
     PromptOptions,
+    Quiet,
     Sampling,
     SamplingFlags,
     make_request,
@@ -44,6 +46,7 @@ def generate(
     model_options: Model = _DEFAULT_MODEL,
     stats: Annotated[bool, Parameter(negative="")] = False,
     show_copied: bool = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> int:
     """Continue a text with the model, and print the continuation as it is written.
@@ -59,9 +62,16 @@ def generate(
     """
     from copyahead.loading import load
 
+    output.be_quiet(quiet)
+    check_model_path("generate", model, has_text=prompt_options.has_text)
     text = prompt_options.text()
     with load(model, model=model_options, lookup=lookup_options) as engine:
         request = make_request(engine, text, prompt_options, sampling)
+        if not json and not prompt_options.chat and _is_question(engine, text):
+            output.remark(
+                "this model was trained to answer messages, and the text is only continued: "
+                "--chat asks it"
+            )
         choice, counts = _run(engine, request, quiet=json, colour=show_copied)
         if json:
             output.print_json(_document(engine, choice, counts))
@@ -70,6 +80,12 @@ def generate(
         if stats:
             output.remark(_stats_text(counts))
     return 0
+
+
+def _is_question(engine: Engine, text: str) -> bool:
+    """Whether a model that can chat gets a single bare line."""
+    template = getattr(engine.backend, "chat_template", None)
+    return bool(template) and "\n" not in text and "<|" not in text
 
 
 def _run(

@@ -6,6 +6,8 @@ and `copyahead.sampling`; only what the command line adds is described here.
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,6 +86,16 @@ Json = Annotated[
 ]
 
 
+Quiet = Annotated[
+    bool,
+    Parameter(
+        name=("--quiet", "-q"),
+        negative="",
+        help="Print no remarks to standard error, only errors.",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOptions:
     """What to continue, and how far."""
@@ -91,7 +103,10 @@ class PromptOptions:
     prompt: AnyText | None = None
     """Text to continue."""
     file: AnyText | None = None
-    """File with the text to continue; `-` reads standard input."""
+    """File with the text to continue; `-` reads standard input, as does a pipe without either."""
+    chat: bool = False
+    """Take the text for a message to the model, and have it answered, not continued: it is written
+    in the model's own chat format."""
     max_tokens: Annotated[int | None, Range(0)] = 512
     """Most tokens to write."""
     min_tokens: Annotated[int, Range(0)] = 0
@@ -107,6 +122,11 @@ class PromptOptions:
     def __post_init__(self) -> None:
         check_ranges(self)
 
+    @property
+    def has_text(self) -> bool:
+        """Whether a text or a file was named."""
+        return self.prompt is not None or self.file is not None
+
     def predicted(self) -> str:
         """The predicted text; empty where there is none."""
         if self.prediction is None:
@@ -119,9 +139,17 @@ class PromptOptions:
         """The prompt. Raises ConfigError or RequestError when there is none that can be read."""
         if self.prompt is not None and self.file is not None:
             raise ConfigError("--prompt and --file exclude each other: give one of them")
-        if self.prompt is None and self.file is None:
-            raise ConfigError("there is nothing to continue: give --prompt TEXT or --file PATH")
-        text = self.prompt if self.prompt is not None else read_text(str(self.file))
+        if self.prompt is not None:
+            text = self.prompt
+        elif self.file is not None:
+            text = read_text(self.file)
+        elif self.prediction != "-" and _is_piped():
+            text = read_text("-")
+        else:
+            raise ConfigError(
+                "there is nothing to continue: give --prompt TEXT or --file PATH, or pipe the "
+                "text in"
+            )
         if not text:
             raise RequestError("prompt is empty: give at least one character", field="prompt")
         try:
@@ -129,6 +157,15 @@ class PromptOptions:
         except UnicodeEncodeError:
             raise RequestError("prompt is not valid UTF-8 text: convert it", "prompt") from None
         return text
+
+
+def _is_piped() -> bool:
+    """Whether standard input is a pipe or a file: no terminal, and not nothing."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
 def read_text(name: str) -> str:
@@ -160,8 +197,16 @@ def make_request(
     """A request to continue `text`."""
     from copyahead.engine import Request
 
+    tokens = engine.backend.tokenizer.encode(text)
+    if options.chat:
+        from copyahead.chat.prompt import chat_prompt
+        from copyahead.chat.template.template import ChatTemplate
+
+        template = ChatTemplate.from_backend(engine.backend)
+        message = {"role": "user", "content": text}
+        tokens = chat_prompt(template, engine.backend.tokenizer, [message]).tokens
     return Request(
-        prompt=engine.backend.tokenizer.encode(text),
+        prompt=tokens,
         sampling=sampling,
         max_tokens=options.max_tokens,
         min_tokens=options.min_tokens,

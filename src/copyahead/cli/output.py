@@ -11,13 +11,12 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from copyahead.step_cost import StepCost
-from copyahead.types import Exactness
-
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from copyahead.engine import Engine
+    from copyahead.step_cost import StepCost
+    from copyahead.types import Exactness
 
 COPIED = "\x1b[32m"
 PLAIN = "\x1b[0m"
@@ -39,15 +38,10 @@ def quiet() -> bool:
     return _quiet
 
 
-@contextmanager
-def silenced(silent: bool) -> Iterator[None]:
-    """Print no remarks in the block, if `silent`; errors are no remarks."""
+def be_quiet(silent: bool) -> None:
+    """Print no remarks from now on, if `silent`; errors are no remarks."""
     global _quiet
-    before, _quiet = _quiet, silent
-    try:
-        yield
-    finally:
-        _quiet = before
+    _quiet = silent
 
 
 def remark(text: str) -> None:

@@ -9,7 +9,8 @@ from cyclopts import Parameter
 
 from copyahead.cli import output
 from copyahead.cli.compare import limit_text
-from copyahead.cli.options import Json, Model, ModelPath
+from copyahead.cli.guesses import check_model_path
+from copyahead.cli.options import Json, Model, ModelPath, Quiet
 from copyahead.config import ModelOptions
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def probe(
     *,
     again: Annotated[bool, Parameter(negative="")] = False,
     model_options: Model = _DEFAULT_MODEL,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> int:
     """Measure the model's step cost, and up to how many rows its logits are bit-identical.
@@ -39,6 +41,8 @@ def probe(
     from copyahead.backends.llama_cpp.gguf import find_model
     from copyahead.backends.probe.search import find_settings, unsteady_text
 
+    output.be_quiet(quiet)
+    check_model_path("probe", model)
     path = find_model(model)
     found = find_settings(path, model_options, again=again)
     if json:

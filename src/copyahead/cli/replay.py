@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from copyahead.cli import output
-from copyahead.cli.options import Flat, Json, Names, Shared
+from copyahead.cli.options import Flat, Json, Names, Quiet, Shared
 from copyahead.config import SharedOptions
 from copyahead.errors import ConfigError
 from copyahead.ranges import Range, check_ranges
@@ -70,6 +70,7 @@ def replay(
     ],
     options: Annotated[ReplayOptions, Flat] = _DEFAULTS,
     shared: Shared = _NOT_SHARED,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> int:
     """Draft against what a model really wrote, and score each policy. No model is run.
@@ -83,6 +84,7 @@ def replay(
     from copyahead.traces.rows import make_rows
     from copyahead.traces.runs import LIMIT, Run, length_policies, plan_runs, policies_of, run_all
 
+    output.be_quiet(quiet)
     if not traces:
         raise ConfigError(
             "there is nothing to replay: name files or directories of traces, before the options"

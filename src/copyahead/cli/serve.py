@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from copyahead.cli import output
+from copyahead.cli.guesses import check_model_path
 from copyahead.cli.options import Flat, Lookup, LookupFlags, ModelPath, Shared
 from copyahead.config import Limits, LookupOptions, ModelOptions, NumParallel, SharedOptions
 from copyahead.errors import ConfigError, MissingExtraError
@@ -110,6 +111,7 @@ def serve(
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "fastapi", "server") from error
 
+    check_model_path("serve", model)
     options = _server_options(http, limits)
     _check_early(lookup_options, record)
     bound = bind(http.host, http.port)
