@@ -124,4 +124,4 @@ def _said(value: object) -> str:
 
 
 def _shown(number: float) -> str:
-    return str(number) if isinstance(number, int) else f"{number:g}"
+    return str(int(number)) if float(number).is_integer() else f"{number:g}"

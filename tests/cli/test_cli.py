@@ -253,23 +253,29 @@ WRONG = {
     "knob": (["compare", "--policy", "window:start=9,max_window=4"], "exclude each other"),
     "draft length": (
         ["generate", "--prompt", "a", "--max-draft-tokens", "0"],
-        "max_draft_tokens must be from 1 to 64, not 0; to draft nothing use --no-lookup",
+        "--max-draft-tokens must be from 1 to 64, not 0; to draft nothing use --no-lookup",
     ),
-    "its former name": (["compare", "--max-drafts", "65"], "max_draft_tokens must be from 1 to 64"),
+    "its former name": (
+        ["compare", "--max-drafts", "65"],
+        "--max-draft-tokens must be from 1 to 64",
+    ),
     "both names": (
         ["generate", "--prompt", "a", "--max-drafts", "3", "--max-draft-tokens", "4"],
         "--max-drafts is the former name of --max-draft-tokens: give one of them",
     ),
     "negative seed": (
         ["generate", "--prompt", "a", "--seed", "-1"],
-        "seed must be from 0 to 4294967295, not -1",
+        "--seed must be from 0 to 4294967295, not -1",
     ),
     "large seed": (
         ["generate", "--prompt", "a", "--seed", "4.3e9"],
-        "seed must be from 0 to 4294967295, not 4300000000",
+        "--seed must be from 0 to 4294967295, not 4300000000",
     ),
     "a seed that is no number": (["generate", "--prompt", "a", "--seed", "x"], "--seed"),
-    "max tokens": (["generate", "--prompt", "a", "--max-tokens", "-1"], "max_tokens must be 0 or"),
+    "max tokens": (
+        ["generate", "--prompt", "a", "--max-tokens", "-1"],
+        "--max-tokens must be 0 or",
+    ),
     "trace after the policies": (["replay", "--policy", "single", "x"], "before the options"),
     "temperature": (["generate", "--prompt", "a", "--temperature", "-1"], "temperature must be"),
     "not a number": (["generate", "--prompt", "a", "--ctx", "x"], "--ctx"),

@@ -35,7 +35,7 @@ def run(redirection: str, out: Path, **variables: str) -> tuple[dict[str, int], 
         env={**os.environ, **variables},
         check=False,
     )
-    words = done.stderr.decode()
+    words = done.stderr.decode(errors="replace")
     assert out.exists(), words
     return json.loads(out.read_text()), words
 

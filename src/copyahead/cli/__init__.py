@@ -19,6 +19,7 @@ from cyclopts.exceptions import CycloptsError, RepeatArgumentError, UnknownComma
 
 from copyahead._version import __version__
 from copyahead.cli import guesses, output, stages, streams
+from copyahead.cli.flags import with_flags
 from copyahead.errors import BackendError, CopyaheadError, EngineFailed
 
 ENV_PREFIX = "COPYAHEAD_"
@@ -50,6 +51,7 @@ def make_app(*, summaries: bool = False) -> App:
         name="copyahead",
         help="Prompt-lookup decoding: the same text in fewer passes of the model.",
         version=__version__,
+        version_flags=["--version", "-V"],
         config=cyclopts.config.Env(ENV_PREFIX, command=False),
         default_parameter=Parameter(short_alias=_short_alias, negative_iterable=""),
         help_format="markdown",
@@ -58,15 +60,18 @@ def make_app(*, summaries: bool = False) -> App:
     )
     for name, about in _COMMANDS.items():
         app.command(f"copyahead.cli.{name}:{name}", name=name, help=about if summaries else None)
+    app.register_install_completion_command(
+        help="Install completion of commands and flags for your shell: bash, zsh or fish."
+    )
     return app
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status. Errors become one sentence on stderr."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    output.be_quiet(False)
+    app = make_app(summaries=not any(name in arguments for name in _COMMANDS))
     try:
-        output.be_quiet(False)
-        app = make_app(summaries=not any(name in arguments for name in _COMMANDS))
         with stages.shown():
             status = app(
                 list(arguments),
@@ -81,7 +86,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (BackendError, EngineFailed) as error:
         return _complain(str(error), 1)
     except CopyaheadError as error:
-        return _complain(str(error), 2)
+        return _complain(with_flags(str(error), _flags_of(app, arguments)), 2)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -96,6 +101,15 @@ def main() -> NoReturn:
     """Entry point of the `copyahead` script."""
     streams.prepare()
     sys.exit(run())
+
+
+def _flags_of(app: App, arguments: Sequence[str]) -> list[str]:
+    """The flags of the command that `arguments` name."""
+    command = next((argument for argument in arguments if argument in _COMMANDS), None)
+    if command is None:
+        return []
+    found = app[command].assemble_argument_collection()
+    return [argument.name for argument in found if argument.name.startswith("--")]
 
 
 def _sentence(error: CycloptsError) -> str:

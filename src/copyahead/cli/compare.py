@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from copyahead.cli import output
 from copyahead.cli.guesses import check_model_path
 from copyahead.cli.options import (
+    NONE_YET,
     Flat,
     Json,
     MaxDraftTokens,
@@ -40,7 +41,7 @@ RUNS = 4
 class CompareOptions:
     """What to compare."""
 
-    workload: Names = ()
+    workload: Annotated[Names, NONE_YET] = ()
     """Workloads to run (list, copy, rename, json, quote, prose, short); all when not given."""
     policy: Names = (LookupOptions().policy,)
     """Policies to run: a name, or `name:knob=value,knob=value`. May be repeated."""
@@ -77,6 +78,8 @@ def compare(
 
     Without a seed, seed 0 is taken. The exit status is 1 if any text differs although the
     probe says that none can.
+
+    Example: `copyahead compare model.gguf --workload list copy --policy priced window`
     """
     from copyahead.evaluate.compare import Plan
     from copyahead.loading import load

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from copyahead.cli import output
 from copyahead.cli.compare import broken, document, run_all, show
 from copyahead.cli.guesses import check_model_path
-from copyahead.cli.options import Json, Model, ModelPath, Quiet, policies_named
+from copyahead.cli.options import DRAFTING, OUTPUT, Json, Model, ModelPath, Quiet, policies_named
 from copyahead.config import LookupOptions, ModelOptions
 from copyahead.errors import ConfigError
 from copyahead.evaluate.workloads import workload
@@ -27,14 +27,16 @@ def demo(
     model: ModelPath = None,
     /,
     *,
-    show_copied: Annotated[bool | None, Parameter(show_default=False)] = None,
-    policy: str = _POLICY,
+    show_copied: Annotated[bool | None, Parameter(show_default=False, group=OUTPUT)] = None,
+    policy: Annotated[str, Parameter(group=DRAFTING)] = _POLICY,
     lookup: Annotated[bool, Parameter(show=False)] = True,
     model_options: Model = _DEFAULT_MODEL,
     quiet: Quiet = False,
     json: Json = False,
 ) -> int:
     """Compare on three workloads, and show one answer with its copied tokens in colour.
+
+    Example: `copyahead demo --show-copied`
 
     Parameters
     ----------

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from copyahead.cli import output
 from copyahead.cli.guesses import check_model_path
 from copyahead.cli.options import (
+    OUTPUT,
     Flat,
     Json,
     Lookup,
@@ -44,14 +45,16 @@ def generate(
     sampling: Sampling = _DEFAULT_SAMPLING,
     lookup_options: Lookup = _DEFAULT_LOOKUP,
     model_options: Model = _DEFAULT_MODEL,
-    stats: Annotated[bool, Parameter(negative="")] = False,
-    show_copied: bool = False,
+    stats: Annotated[bool, Parameter(negative="", group=OUTPUT)] = False,
+    show_copied: Annotated[bool, Parameter(group=OUTPUT)] = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> int:
     """Continue a text with the model, and print the continuation as it is written.
 
     The text is the one that plain decoding gives: what is copied is only ever a proposal.
+
+    Example: `copyahead generate model.gguf --prompt "List the files again:" --stats`
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from copyahead.config import (
     MAX_DRAFT_TOKENS,
@@ -34,8 +34,17 @@ if TYPE_CHECKING:
 AnyText = Annotated[str, Parameter(allow_leading_hyphen=True)]
 """Text that may begin with a hyphen."""
 
+MODEL = Group("Model", sort_key=1)
+SAMPLING = Group("Sampling", sort_key=2)
+DRAFTING = Group("Drafting", sort_key=3)
+OUTPUT = Group("Output", sort_key=4)
+"""How the help sorts options; those of a command alone come first, without a group of their own."""
+
 Flat = Parameter(name="*")
 """The fields of a dataclass as options of their own."""
+
+NONE_YET = Parameter(show_default=False)
+"""An option that is empty unless it is given."""
 
 Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True)]
 """One or more names after the option, which may also be repeated."""
@@ -72,14 +81,15 @@ class SamplingFlags(SamplingOptions):
 ModelPath = Annotated[
     Path | None, Parameter(help="Path of a GGUF file; the bundled model when not given.")
 ]
-Model = Annotated[ModelOptions, Flat]
-Lookup = Annotated[LookupFlags, Flat]
-Shared = Annotated[SharedOptions, Flat]
-Sampling = Annotated[SamplingFlags, Flat]
+Model = Annotated[ModelOptions, Flat, Parameter(group=MODEL)]
+Lookup = Annotated[LookupFlags, Flat, Parameter(group=DRAFTING)]
+Shared = Annotated[SharedOptions, Flat, Parameter(group=DRAFTING)]
+Sampling = Annotated[SamplingFlags, Flat, Parameter(group=SAMPLING)]
 Json = Annotated[
     bool,
     Parameter(
         name="--json",
+        group=OUTPUT,
         negative="",
         help="Print one JSON document to standard output, and nothing else there.",
     ),
@@ -90,6 +100,7 @@ Quiet = Annotated[
     bool,
     Parameter(
         name=("--quiet", "-q"),
+        group=OUTPUT,
         negative="",
         help="Print no remarks to standard error, only errors.",
     ),
@@ -111,7 +122,7 @@ class PromptOptions:
     """Most tokens to write."""
     min_tokens: Annotated[int, Range(0)] = 0
     """Nothing ends the answer before this many tokens."""
-    stop: tuple[str, ...] = ()
+    stop: Annotated[tuple[str, ...], NONE_YET] = ()
     """The answer ends before the first of these texts. May be repeated."""
     ignore_eos: bool = False
     """Go on past the model's own end tokens."""

@@ -153,6 +153,11 @@ def step_cost_json(cost: StepCost) -> dict[str, float]:
     return {str(rows): round(time, 4) for rows, time in cost.points().items()}
 
 
+def number(value: float) -> str:
+    """A number as people write it: a whole one in full, without an exponent."""
+    return str(int(value)) if float(value).is_integer() else f"{value:g}"
+
+
 def share_of_limit(share: float) -> str:
     """A speed-up as a share of the limit. What is above it is none."""
     return f"{share:.0%}" if share <= 1 else "above"

@@ -10,6 +10,8 @@ def policies(*, json: Json = False) -> int:
     """List the length policies, and the options of each with their ranges.
 
     An option is set with `--policy name:option=value,option=value`.
+
+    Example: `copyahead policies --json`
     """
     from copyahead.policies import describe
 
@@ -23,7 +25,7 @@ def policies(*, json: Json = False) -> int:
         table = output.table("  option", "default", "from", "to", "what it is")
         table.columns[-1].justify = "left"
         for knob in policy.knobs:
-            values = (f"{value:g}" for value in (knob.default, knob.low, knob.high))
+            values = (output.number(value) for value in (knob.default, knob.low, knob.high))
             table.add_row(f"  {knob.name}", *values, knob.about)
         console.print(table)
         console.print()

@@ -33,6 +33,8 @@ def probe(
     The result is kept on disk, by model, settings, threads and library version: it is measured
     once. Later runs correct the step cost by their own passes, and the next start begins with that.
 
+    Example: `copyahead probe model.gguf --again`
+
     Parameters
     ----------
     again

@@ -78,6 +78,8 @@ def replay(
     Reads logs of chat, Anthropic's and Responses APIs, sessions of coding agents, trajectories,
     ShareGPT, pairs of prompt and completion, token ids, copyahead's own traces, and chat-history
     markdown. Text that cannot be read, or is of an unknown kind, is reported.
+
+    Example: `copyahead replay traces/ --policy priced window --cost 0.03`
     """
     from copyahead.traces.costs import parse_costs
     from copyahead.traces.formats.importers import read_traces

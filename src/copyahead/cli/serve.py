@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter
+
 from copyahead.cli import output
 from copyahead.cli.guesses import check_model_path
-from copyahead.cli.options import Flat, Lookup, LookupFlags, ModelPath, Shared
+from copyahead.cli.options import MODEL, NONE_YET, Flat, Lookup, LookupFlags, ModelPath, Shared
 from copyahead.config import Limits, LookupOptions, ModelOptions, NumParallel, SharedOptions
 from copyahead.errors import ConfigError, MissingExtraError
 from copyahead.ranges import Range, check_ranges
@@ -45,7 +47,7 @@ class HttpOptions:
     """Port to listen on; 0 takes a free one."""
     alias: str | None = None
     """Name under which the model is listed; the file's own when not given."""
-    api_key: tuple[str, ...] = ()
+    api_key: Annotated[tuple[str, ...], NONE_YET] = ()
     """A key that clients must send; may be repeated. Each key is a tenant: nothing is copied
     between the requests of two."""
     metrics_key: str | None = None
@@ -53,9 +55,9 @@ class HttpOptions:
     are no API keys, and closed where there are: it sums over all of them."""
     open_to_network: bool = False
     """Listen on an address that other machines reach, without any key."""
-    cors_origin: tuple[str, ...] = ()
+    cors_origin: Annotated[tuple[str, ...], NONE_YET] = ()
     """An origin whose pages may use the server from a browser; may be repeated; `*` for all."""
-    allowed_host: tuple[str, ...] = ()
+    allowed_host: Annotated[tuple[str, ...], NONE_YET] = ()
     """A name that requests may come by, such as a proxy's; may be repeated. With any, and on this
     machine without a key, other names in `Host` than these and this machine's are refused."""
 
@@ -88,7 +90,7 @@ def serve(
     limits: Annotated[Limits, Flat] = _DEFAULT_LIMITS,
     lookup_options: Lookup = _DEFAULT_LOOKUP,
     shared_options: Shared = _NOT_SHARED,
-    model_options: Annotated[ServedModelOptions, Flat] = _DEFAULT_MODEL,
+    model_options: Annotated[ServedModelOptions, Flat, Parameter(group=MODEL)] = _DEFAULT_MODEL,
     request_log: bool = True,
     record: Path | None = None,
 ) -> int:
@@ -97,6 +99,8 @@ def serve(
     OpenAI's chat completions, text completions and responses, and Anthropic's messages: streamed or
     whole, with tools and JSON schemas; completions also with log-probabilities. Answers are those
     of plain decoding: what is copied is only ever a proposal.
+
+    Example: `copyahead serve model.gguf --parallel 4 --port 8080`
 
     Parameters
     ----------

@@ -10,7 +10,10 @@ from copyahead.kernels import warm_up
 
 
 def warmup(*, json: Json = False) -> int:
-    """Compile the kernels and keep them on disk, so that no later start waits for it."""
+    """Compile the kernels and keep them on disk, so that no later start waits for it.
+
+    Example: `copyahead warmup`
+    """
     began = time.perf_counter()
     kernels = warm_up()
     seconds = time.perf_counter() - began
