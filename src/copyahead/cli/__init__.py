@@ -18,8 +18,8 @@ from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError, RepeatArgumentError, UnknownCommandError
 
 from copyahead._version import __version__
-from copyahead.cli import guesses, output, stages, streams
-from copyahead.cli.flags import with_flags
+from copyahead.cli import output, stages, streams
+from copyahead.cli.sentences import unknown_command, with_flags
 from copyahead.errors import BackendError, CopyaheadError, EngineFailed
 
 ENV_PREFIX = "COPYAHEAD_"
@@ -116,9 +116,7 @@ def _sentence(error: CycloptsError) -> str:
     """What is wrong, in one line, and where to look."""
     # What a validating library adds after its own count of errors is about its own types.
     if isinstance(error, UnknownCommandError) and error.unused_tokens:
-        return (
-            f"{guesses.unknown_command(error.unused_tokens[0], _COMMANDS)}. See: copyahead --help"
-        )
+        return f"{unknown_command(error.unused_tokens[0], _COMMANDS)}. See: copyahead --help"
     text = re.sub(r" \d+ validation errors? for .*", "", " ".join(str(error).split()))
     if isinstance(error, RepeatArgumentError):
         text = _given_by_both_names(error.token.keyword or "") or text

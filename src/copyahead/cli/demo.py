@@ -9,8 +9,8 @@ from cyclopts import Parameter
 
 from copyahead.cli import output
 from copyahead.cli.compare import broken, document, run_all, show
-from copyahead.cli.guesses import check_model_path
 from copyahead.cli.options import DRAFTING, OUTPUT, Json, Model, ModelPath, Quiet, policies_named
+from copyahead.cli.sentences import check_model_path
 from copyahead.config import LookupOptions, ModelOptions
 from copyahead.errors import ConfigError
 from copyahead.evaluate.workloads import workload

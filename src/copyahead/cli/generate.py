@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from copyahead.cli import output
-from copyahead.cli.guesses import check_model_path
 from copyahead.cli.options import (
     OUTPUT,
     Flat,
@@ -23,6 +22,7 @@ from copyahead.cli.options import (
     SamplingFlags,
     make_request,
 )
+from copyahead.cli.sentences import check_model_path
 from copyahead.config import ModelOptions
 from copyahead.errors import BackendError
 from copyahead.types import FinishReason

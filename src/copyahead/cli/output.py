@@ -27,10 +27,14 @@ _quiet = False
 def print_json(document: Any) -> None:
     """`document` as one line of JSON on standard output."""
     line = msgspec.json.encode(document) + b"\n"
-    sys.stdout.flush()
     # JSON is UTF-8, whatever the terminal takes.
-    sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
+    binary = getattr(sys.stdout, "buffer", None)
+    if binary is None:
+        sys.stdout.write(line.decode())
+        return
+    sys.stdout.flush()
+    binary.write(line)
+    binary.flush()
 
 
 def quiet() -> bool:

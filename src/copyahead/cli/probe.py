@@ -9,8 +9,8 @@ from cyclopts import Parameter
 
 from copyahead.cli import output
 from copyahead.cli.compare import limit_text
-from copyahead.cli.guesses import check_model_path
 from copyahead.cli.options import Json, Model, ModelPath, Quiet
+from copyahead.cli.sentences import check_model_path
 from copyahead.config import ModelOptions
 
 if TYPE_CHECKING:

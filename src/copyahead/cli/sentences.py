@@ -1,13 +1,38 @@
-"""What a lone word probably is: a text, a model's name, a model's file. The error says so."""
+"""What errors say on the command line: flags for fields, and what a lone word probably is."""
 
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from copyahead.errors import ModelError
+
+_AFTER_A_WORD = ("must", "and", "holds")
+"""What follows a field's name where a sentence begins with it."""
+_WORDS = frozenset({"prompt", "file", "html"})
+"""Fields whose names are those of the things themselves."""
+
+
+def with_flags(sentence: str, flags: Iterable[str]) -> str:
+    """`sentence` with the flag for every field that one of `flags` sets.
+
+    Options of a policy are no flags: what is said of them stays.
+    """
+    if re.match(r"policy \w", sentence):
+        return sentence
+    for flag in flags:
+        field = flag[2:].replace("-", "_")
+        if "_" in field:
+            # Of a mapping, the key: `logit_bias[5]` is set by `--logit-bias.5`.
+            sentence = re.sub(rf"(?<![\w-]){field}\[(\w+)\]", rf"{flag}.\1", sentence)
+            sentence = re.sub(rf"(?<![\w-]){field}(?![\w=])", flag, sentence)
+        elif field not in _WORDS:
+            follows = "|".join(_AFTER_A_WORD)
+            sentence = re.sub(rf"^{field}(?= (?:{follows}|\')\b| \')", flag, sentence)
+    return sentence
 
 
 def check_model_path(command: str, model: Path | None, *, has_text: bool = True) -> None:
