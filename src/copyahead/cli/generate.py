@@ -87,7 +87,7 @@ def generate(
 
 def _is_question(engine: Engine, text: str) -> bool:
     """Whether a model that can chat gets a single bare line."""
-    template = getattr(engine.backend, "chat_template", None)
+    template = engine.backend.chat_template
     return bool(template) and "\n" not in text and "<|" not in text
 
 
