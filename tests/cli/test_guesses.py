@@ -9,7 +9,7 @@ import pytest
 
 from copyahead.engine import Engine, Request
 from copyahead.engine.handle import Handle, Sink
-from tests.cli.toys import BYTES, LINE, Done, Run
+from tests.cli.toys import BYTES, LINE, Done, Run, backend, use_backend
 
 
 def test_a_pipe_is_read_where_no_prompt_is_given(
@@ -44,7 +44,7 @@ TEMPLATE = (
 
 
 def test_chat_writes_the_text_in_the_models_own_format(
-    done: Done, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+    done: Done, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts: list[bytes] = []
     submit = Engine.submit
@@ -54,7 +54,9 @@ def test_chat_writes_the_text_in_the_models_own_format(
         return submit(self, request, sink)
 
     monkeypatch.setattr(Engine, "submit", noting)
-    monkeypatch.setattr("copyahead.testing.FakeBackend.chat_template", TEMPLATE, raising=False)
+    chats = backend()
+    chats.chat_template = TEMPLATE
+    use_backend(monkeypatch, lambda: chats)
     done("generate", "--prompt", "Why?", "--chat", "--max-tokens", "2")
     assert prompts == [b"[user]Why?[assistant]"]
     _, err = done("generate", "--prompt", "Why?", "--max-tokens", "2")

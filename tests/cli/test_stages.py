@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import msgspec
@@ -32,8 +31,9 @@ def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         capabilities=backend().capabilities,
     )
     lines = "\n".join(msgspec.json.encode(line).decode() for line in (*STAGES, found))
-    said = [sys.executable, "-c", f"print({lines!r})"]
-    monkeypatch.setattr(search, "_command", lambda: said)
+    program = tmp_path / "said.py"
+    program.write_text(f"print({lines!r})")
+    monkeypatch.setattr(search, "PROGRAM", (str(program),))
     monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path / "cache"))
     cache._say_once.cache_clear()
 

@@ -385,7 +385,7 @@ def test_the_command_prints_a_table_and_writes_a_report(
         ([], "nothing to replay"),
         (["none.jsonl"], "cannot be read"),
         (["none.jsonl", "--policy", "best"], "unknown"),
-        (["none.jsonl", "--shared-tokens", "5"], "shared_tokens must be from 1024"),
+        (["none.jsonl", "--shared-tokens", "5"], "--shared-tokens must be from 1024"),
         (["none.jsonl", "--jobs", "0"], "jobs must be from 1"),
         (["none.jsonl", "--html", "no/such/page.html"], "lies in no directory"),
         (["none.jsonl", "--tokenizer", "none.json"], "cannot be read"),
