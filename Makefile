@@ -10,7 +10,8 @@ STAMP := $(VENV)/.installed
 CMAKE_ARGS ?= -DGGML_NATIVE=OFF
 export CMAKE_ARGS
 
-.PHONY: demo test test-slow check bench bench-server bench-http bench-peers figures ablations
+.PHONY: demo test test-slow check bench bench-server bench-busy bench-http bench-peers
+.PHONY: figures ablations
 .PHONY: docs clean install
 
 demo: $(STAMP)
@@ -36,6 +37,10 @@ bench: $(STAMP)
 # llama.cpp's own server, in an environment of its own, beside the engine.
 bench-server: $(STAMP) $(PEERS)/.installed
 	$(BIN)/python benchmarks/bench_llama_server.py --peer-python $(PEERS)/bin/python
+
+# Plain decoding while other programs use the CPUs.
+bench-busy: $(STAMP) $(PEERS)/.installed
+	$(BIN)/python benchmarks/bench_busy.py --peer-python $(PEERS)/bin/python
 
 # The same over HTTP: time to first token, and several clients.
 bench-http: $(STAMP) $(PEERS)/.installed

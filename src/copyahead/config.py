@@ -40,7 +40,8 @@ class ModelOptions:
     parallel: NumParallel = 1
     """Requests that run together."""
     threads: Annotated[int | None, Range(1, 1024)] = None
-    """Threads of the model; one for each logical CPU that it may use when not given."""
+    """Threads of the model. When not given: one for each logical CPU that it may use, and fewer
+    while other programs use these."""
     kv_type: KvType = "auto"
     """Type of the KV cache. `auto`: the fastest that the probe proves exact."""
     exact: bool = False

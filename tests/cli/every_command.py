@@ -51,6 +51,7 @@ def probed(*_: object, **__: object) -> search.ProbeResult:
         exactness=Exactness(level="exact", rows=64, max_abs_diff=0.0, batched=True),
         step_seconds={1: 0.01, 2: 0.011},
         spread=0.5,
+        any_threads=True,
         prefix=9,
         seconds=1.0,
         library="",

@@ -28,6 +28,7 @@ def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         batched=True,
         step_seconds={1: 0.01, 16: 0.02},
         spread=0.4,
+        any_threads=True,
         capabilities=backend().capabilities,
     )
     lines = "\n".join(msgspec.json.encode(line).decode() for line in (*STAGES, found))

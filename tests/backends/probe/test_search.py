@@ -348,6 +348,7 @@ class Machine:
             batched=self.batched and not request.quick,
             step_seconds={1: self.seconds(settings), 16: 2 * self.seconds(settings)},
             spread=0.0,
+            any_threads=True,
             capabilities=Capabilities(
                 logits_width=9, context_size=9, num_slots=4, num_cells=9, max_rows=9
             ),

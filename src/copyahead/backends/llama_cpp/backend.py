@@ -26,6 +26,7 @@ from copyahead.backends.llama_cpp.load import (
 )
 from copyahead.backends.llama_cpp.sampler import Candidates, LlamaSampler
 from copyahead.backends.llama_cpp.states import PinnedStates
+from copyahead.backends.llama_cpp.threads import yielding_threads
 from copyahead.backends.llama_cpp.tokenizer import LlamaTokenizer
 from copyahead.contracts import Capabilities, Logits, Part
 from copyahead.errors import BackendError
@@ -46,8 +47,11 @@ class LlamaBackend:
         *,
         exactness: Exactness | None = None,
         step_cost: StepCost | None = None,
+        yields: bool = False,
     ) -> None:
         """Load the model at `path` (the bundled one when None).
+
+        `yields`: passes have fewer threads while other programs use the CPUs (see `threads`).
 
         Raises ModelError when the file is missing, not GGUF, damaged, or of a kind that does
         not generate text token by token.
@@ -70,6 +74,7 @@ class LlamaBackend:
         self._memory = self._open_memory()
         self._candidates: Candidates | None = None
         self._rows = _Rows(self._library, self._capabilities)
+        self._yielding = yielding_threads(settings.threads, self.set_threads) if yields else None
         self._address = 0
         self._logits: Logits = np.zeros((0, self._width), dtype=np.float32)
 
@@ -96,6 +101,8 @@ class LlamaBackend:
 
     def forward(self, parts: Sequence[Part]) -> list[Logits]:
         """One target pass; see `contracts.Backend`."""
+        if self._yielding is not None:
+            self._yielding.before_pass()
         ordered = sorted(parts, key=lambda part: part.slot)
         self._rows.fill(ordered, self._lengths)
         try:
@@ -142,6 +149,10 @@ class LlamaBackend:
         self.truncate(target, 0)
         self._memory.share(source, target, length)
         self._lengths[target] = length
+
+    def set_threads(self, threads: int) -> None:
+        """Have passes run on so many threads from now on."""
+        self._library.llama_set_n_threads(self._context, threads, threads)
 
     def pack(self) -> None:
         """Have the next pass pack the KV cache, as it does when it must. For probe and tests."""

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "COPYAHEAD_CACHE_DIR"
 
-_FORMAT = 3
+_FORMAT = 4
 """Of the results, and of what is measured: a new number leaves the old ones behind."""
 _Result = TypeVar("_Result", bound=msgspec.Struct)
 

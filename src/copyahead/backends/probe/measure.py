@@ -34,6 +34,8 @@ CHECKED_ROWS = tuple(sorted({*TIMED_ROWS, 5, 7, 9, 15, 17, 31, 33, 63, ROWS_PER_
 QUICK_ROWS = (1, 16)
 
 SLOTS = 4
+ONE_THREAD_ROWS = 16
+"""Passes that are made once more on one thread."""
 _REPEATS = 3
 """Repeats in a row whose times have to agree."""
 _MOST_REPEATS = 9
@@ -70,6 +72,8 @@ class Measurement(msgspec.Struct, frozen=True):
     batched: bool
     """Whether small prefill chunks, neighbours in the pass, and cuts, forks and packed cells
     changed no bit."""
+    any_threads: bool
+    """Whether one thread gave the same bits as all of them."""
     step_seconds: dict[int, float]
     """Median seconds of a pass, by its rows, in the calmest repeats."""
     spread: float
@@ -141,6 +145,7 @@ class _Measurer:
         self.max_rows = ROWS_PER_REQUEST if rewind is None else min(1 + rewind, ROWS_PER_REQUEST)
         self.rows = 1
         self.max_abs_diff = 0.0
+        self.any_threads = False
 
     def run(self) -> Measurement:
         began = time.perf_counter()
@@ -156,6 +161,7 @@ class _Measurer:
             Stage("comparing passes of several rows with them", checks + batches + timing)
         )
         self.rows = self._check_rows()
+        self.any_threads = self._check_threads()
         self._on_stage(Stage("comparing passes of several sequences", batches + timing))
         batched = self._check_batched()
         if batched and self.rows == self.max_rows and self.backend.capabilities.can_fork:
@@ -189,6 +195,7 @@ class _Measurer:
             rows=self.rows,
             max_abs_diff=self.max_abs_diff,
             batched=batched,
+            any_threads=self.any_threads,
             step_seconds=timing.seconds,
             spread=timing.spread,
             capabilities=self.backend.capabilities,
@@ -205,10 +212,10 @@ class _Measurer:
         """Make `slot` hold the prefix."""
         self.backend.fork(0, slot, self.prefix)
 
-    def _one_row_passes(self) -> Logits:
+    def _one_row_passes(self, count: int = ROWS_PER_REQUEST) -> Logits:
         self._start()
         rows = []
-        for offset, token in enumerate(self.rest):
+        for offset, token in enumerate(self.rest[:count]):
             part = Part(1, self.prefix + offset, [token], 1)
             rows.append(self.backend.forward([part])[0][0].copy())
         return np.array(rows)
@@ -225,6 +232,17 @@ class _Measurer:
             if same and exact == previous_size(count):
                 exact = count
         return exact
+
+    def _check_threads(self) -> bool:
+        """Compare passes on one thread: of one row each, and of the most rows."""
+        self.backend.set_threads(1)
+        self._start()
+        block = self.backend.forward([self._block(1, self.max_rows)])[0]
+        same = _bits_equal(block, self.reference[: self.max_rows])
+        rows = self._one_row_passes(ONE_THREAD_ROWS)
+        same = _bits_equal(rows, self.reference[: len(rows)]) and same
+        self.backend.set_threads(self.backend.settings.threads)
+        return same
 
     def _block(self, slot: int, count: int) -> Part:
         return Part(slot, self.prefix, self.rest[:count], count)

@@ -56,6 +56,8 @@ class ProbeResult(msgspec.Struct, frozen=True):
     """Median seconds of a pass, by its rows."""
     spread: float
     """How far the times of one size lay apart; see `Measurement`."""
+    any_threads: bool
+    """Whether the logits are the same on one thread; see `Measurement`."""
     prefix: int
     """Tokens that stood before the probed rows."""
     seconds: float
@@ -130,6 +132,7 @@ def probe(
             exactness=_exactness(found),
             step_seconds=found.step_seconds,
             spread=found.spread,
+            any_threads=found.any_threads,
             prefix=found.prefix,
             seconds=seconds,
             library=library,
@@ -243,7 +246,14 @@ def load(
     settings = msgspec.structs.replace(
         found.settings, ctx=options.ctx, parallel=options.parallel, verbose=options.verbose
     )
-    return LlamaBackend(path, settings, exactness=found.exactness, step_cost=found.latest_cost)
+    return LlamaBackend(
+        path,
+        settings,
+        exactness=found.exactness,
+        step_cost=found.latest_cost,
+        # A number that was asked for is kept.
+        yields=options.threads is None and found.any_threads,
+    )
 
 
 def _candidates(model: Path, options: ModelOptions) -> Iterator[list[LlamaSettings]]:
