@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 PEERS := .venv-peers
+LM_EVAL := .venv-lm-eval
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -11,7 +12,7 @@ CMAKE_ARGS ?= -DGGML_NATIVE=OFF
 export CMAKE_ARGS
 
 .PHONY: demo test test-slow check bench bench-server bench-busy bench-http bench-peers
-.PHONY: figures ablations
+.PHONY: figures ablations test-lm-eval
 .PHONY: docs clean install
 
 demo: $(STAMP)
@@ -22,6 +23,15 @@ test: check
 
 test-slow: check
 	$(BIN)/pytest -q
+
+# lm-eval, in an environment of its own, scores a task over HTTP.
+test-lm-eval: $(STAMP) $(LM_EVAL)/.installed
+	$(BIN)/pytest -q tests/server/test_lm_eval.py
+
+$(LM_EVAL)/.installed:
+	$(PYTHON) -m venv $(LM_EVAL)
+	$(LM_EVAL)/bin/python -m pip install --quiet 'lm-eval[api]>=0.4.13'
+	@touch $@
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -86,6 +96,6 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(LM_EVAL) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf .import_linter_cache bench-*.json
 	find src tests benchmarks -name __pycache__ -type d -exec rm -rf {} +

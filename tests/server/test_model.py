@@ -125,3 +125,20 @@ def test_a_prompt_is_scored_the_same_with_and_without_copying(url: str) -> None:
     assert values[0] is None
     # What stands there for the third time is no surprise.
     assert sum(values[2 * count : 3 * count]) > sum(values[1 : count + 1])
+
+
+def test_a_tokenizer_is_reached_as_evaluations_reach_vllms(url: str) -> None:
+    info = httpx.get(f"{url}/tokenizer_info").json()
+    assert info["eos_token"] == "<|im_end|>"
+    assert "im_start" in info["chat_template"]
+
+    def tokens(text: str, **fields: Any) -> list[int]:
+        answer = httpx.post(f"{url}/tokenize", json={"prompt": text, **fields}).json()
+        found: list[int] = answer["tokens"]
+        return found
+
+    # No leading token, and control tokens are read: `add_special` has them both or neither.
+    assert len(tokens(info["eos_token"], add_special_tokens=False)) == 1
+    assert len(tokens(info["eos_token"], add_special=False)) > 1
+    text = "Once upon a time"
+    assert tokens(text, add_special_tokens=True) == tokens(text)

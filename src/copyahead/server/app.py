@@ -139,6 +139,10 @@ def _add_status(app: FastAPI, service: Service) -> None:
             )
         return json_response(anthropic if _is_anthropics(http) else model())
 
+    @app.get("/tokenizer_info", response_class=Response)
+    async def tokenizer_info() -> Response:
+        return tokens.tokenizer_info(service)
+
     @app.get("/props", response_class=Response)
     async def props() -> Response:
         return json_response(service.properties())

@@ -1,4 +1,4 @@
-"""`POST /tokenize` and `POST /detokenize`: from a text or messages to token ids, and back."""
+"""`/tokenize`, `/detokenize` and `/tokenizer_info`: a text or messages to token ids, and back."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ class TokenizeRequest(Wire):
     prompt: str | None = Field(None, description="Another name for content.")
     messages: list[ChatMessage] | None = None
     add_special: bool = Field(True, description="Read control tokens, add the leading one.")
+    add_special_tokens: bool | None = Field(
+        None, description="As vLLM has it: false leaves out the leading token, and no other."
+    )
     with_pieces: bool = Field(False, description="Also the text of every token.")
 
 
@@ -71,4 +74,21 @@ async def _tokens(service: Service, body: TokenizeRequest) -> list[Token]:
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise ApiError("content is missing: give a text, or messages", param="content")
-    return await service.work.run(service.tokenizer.encode, text, special=body.add_special)
+    if body.add_special_tokens is None:
+        return await service.work.run(service.tokenizer.encode, text, special=body.add_special)
+    tokens = await service.work.run(service.tokenizer.encode, text)
+    lead = 0 if body.add_special_tokens else len(service.tokenizer.encode(""))
+    return tokens[lead:]
+
+
+def tokenizer_info(service: Service) -> Response:
+    """What evaluation harnesses ask of a tokenizer that they reach over HTTP, as vLLM tells it."""
+    tokenizer = service.tokenizer
+    return json_response(
+        {
+            "tokenizer_class": "copyahead",
+            "bos_token": tokenizer.bos_text or None,
+            "eos_token": tokenizer.eos_text or None,
+            "chat_template": service.template.source,
+        }
+    )
