@@ -18,8 +18,8 @@ from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError, RepeatArgumentError, UnknownCommandError
 
 from copyahead._version import __version__
-from copyahead.cli import output, stages, streams
-from copyahead.cli.sentences import unknown_command, with_flags
+from copyahead.cli.terminal import output, stages, streams
+from copyahead.cli.terminal.sentences import unknown_command, with_flags
 from copyahead.errors import BackendError, CopyaheadError, EngineFailed
 
 ENV_PREFIX = "COPYAHEAD_"

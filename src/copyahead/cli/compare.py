@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from copyahead.cli import output
 from copyahead.cli.options import (
     NONE_YET,
     Flat,
@@ -22,7 +21,8 @@ from copyahead.cli.options import (
     SamplingFlags,
     policies_named,
 )
-from copyahead.cli.sentences import check_model_path
+from copyahead.cli.terminal import output
+from copyahead.cli.terminal.sentences import check_model_path
 from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions, ModelOptions
 from copyahead.errors import ConfigError
 from copyahead.evaluate.workloads import WORKLOADS, Workload, workload

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from copyahead.cli import output
 from copyahead.cli.compare import broken, document, run_all, show
 from copyahead.cli.options import DRAFTING, OUTPUT, Json, Model, ModelPath, Quiet, policies_named
-from copyahead.cli.sentences import check_model_path
+from copyahead.cli.terminal import output
+from copyahead.cli.terminal.sentences import check_model_path
 from copyahead.config import LookupOptions, ModelOptions
 from copyahead.errors import ConfigError
 from copyahead.evaluate.workloads import workload

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from copyahead.cli import output
 from copyahead.cli.options import (
     OUTPUT,
     Flat,
@@ -22,7 +21,8 @@ from copyahead.cli.options import (
     SamplingFlags,
     make_request,
 )
-from copyahead.cli.sentences import check_model_path
+from copyahead.cli.terminal import output
+from copyahead.cli.terminal.sentences import check_model_path
 from copyahead.config import ModelOptions
 from copyahead.errors import BackendError
 from copyahead.types import FinishReason

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from copyahead.cli import output
 from copyahead.cli.options import Json
+from copyahead.cli.terminal import output
 
 
 def policies(*, json: Json = False) -> int:

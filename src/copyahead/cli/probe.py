@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from copyahead.cli import output
 from copyahead.cli.compare import limit_text
 from copyahead.cli.options import Json, Model, ModelPath, Quiet
-from copyahead.cli.sentences import check_model_path
+from copyahead.cli.terminal import output
+from copyahead.cli.terminal.sentences import check_model_path
 from copyahead.config import ModelOptions
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from copyahead.cli import output
 from copyahead.cli.options import Flat, Json, Names, Quiet, Shared
+from copyahead.cli.terminal import output
 from copyahead.config import SharedOptions
 from copyahead.errors import ConfigError
 from copyahead.ranges import Range, check_ranges

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from copyahead.cli import output
 from copyahead.cli.options import MODEL, NONE_YET, Flat, Lookup, LookupFlags, ModelPath, Shared
-from copyahead.cli.sentences import check_model_path
+from copyahead.cli.terminal import output
+from copyahead.cli.terminal.sentences import check_model_path
 from copyahead.config import Limits, LookupOptions, ModelOptions, NumParallel, SharedOptions
 from copyahead.errors import ConfigError, MissingExtraError
 from copyahead.ranges import Range, check_ranges

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from copyahead.cli import output
 from copyahead.cli.options import Json
+from copyahead.cli.terminal import output
 from copyahead.kernels import warm_up
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from copyahead.cli import output
+from copyahead.cli.terminal import output
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

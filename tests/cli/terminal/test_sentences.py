@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from copyahead.cli.output import number
-from copyahead.cli.sentences import with_flags
+from copyahead.cli.terminal.output import number
+from copyahead.cli.terminal.sentences import with_flags
 from copyahead.ranges import Range
 from tests.cli.toys import Done, Run
 

@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TextIO, cast
 
-from copyahead.cli import output
+from copyahead.cli.terminal import output
 
 _ESCAPE = "copyahead.escape"
 
