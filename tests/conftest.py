@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.gguf import bundled_model
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     import openai
 
     from tests.server.toys import Running
+
+# How long an example takes is no property of the code: a busy machine fails no test.
+settings.register_profile("any-machine", deadline=None)
+settings.load_profile("any-machine")
 
 
 @pytest.fixture(scope="session")

@@ -104,3 +104,17 @@ def test_no_answer_in_time_and_an_early_end_are_told_apart(tmp_path: Path) -> No
     program.write_text("")
     with pytest.raises(ChildProcessError):
         ChildProcess([str(program)]).ask(b"", 30)
+
+
+def test_memory_has_a_limit(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "try: print(len(bytes(400_000_000)), flush=True)\n"
+        "except MemoryError: print('no memory', flush=True)"
+    )
+    for max_bytes, said in ((0, b"400000000\n"), (300_000_000, b"no memory\n")):
+        child = ChildProcess([str(program)], max_bytes=max_bytes)
+        try:
+            assert child.ask(b"", 30) == said
+        finally:
+            child.end()

@@ -1,12 +1,14 @@
 """Runs a Python program that ends when the process that started it does.
 
-    python -P lifeline.py FD FILE ARGUMENT...
-    python -P lifeline.py FD -m MODULE ARGUMENT...
+    python -P lifeline.py FD MAX_BYTES FILE ARGUMENT...
+    python -P lifeline.py FD MAX_BYTES -m MODULE ARGUMENT...
 
 FD is the reading end of a pipe to which nobody writes: its end comes when the parent is gone, by a
 signal too that nobody can catch. The kernel then sends SIGIO, which ends the program also in the
 middle of a computation that lets no other thread run; where it sends none, a thread does that.
 (A parent-death signal of Linux would come when the *thread* that started the program ends.)
+
+With MAX_BYTES it gets no more memory than that, and leaves no core file; 0 sets no limit.
 
 Imports nothing of copyahead, so that programs start fast.
 """
@@ -37,12 +39,23 @@ def _wait(fd: int) -> None:
     os._exit(1)
 
 
+def _limit_memory(max_bytes: int) -> None:
+    with contextlib.suppress(ImportError):
+        import resource
+
+        for kind, limit in ((resource.RLIMIT_AS, max_bytes), (resource.RLIMIT_CORE, 0)):
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(kind, (limit, limit))
+
+
 def main() -> None:
-    """Watch, and become the program."""
-    fd = int(sys.argv[1])
+    """Watch, limit, and become the program."""
+    fd, max_bytes = int(sys.argv[1]), int(sys.argv[2])
     if fd >= 0:
         _end_with_parent(fd)
-    del sys.argv[:2]
+    if max_bytes > 0:
+        _limit_memory(max_bytes)
+    del sys.argv[:3]
     if sys.argv[0] == "-m":
         del sys.argv[0]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -21,12 +21,15 @@ class ChildProcess:
     One thread asks; any may end it.
     """
 
-    def __init__(self, program: Sequence[str], *, stderr: int = subprocess.DEVNULL) -> None:
+    def __init__(
+        self, program: Sequence[str], *, max_bytes: int = 0, stderr: int = subprocess.DEVNULL
+    ) -> None:
         """Start `program`: a file or `-m` and a module, and its arguments. It finds this copy of
-        the package first. Raises OSError where no process can be had."""
+        the package first. `max_bytes`: most memory that it may have, where the system can limit
+        it; 0: any. Raises OSError where no process can be had."""
         pipe = subprocess.PIPE
         reading, self._lifeline = os.pipe() if os.name == "posix" else (-1, -1)
-        command = [sys.executable, "-P", str(LIFELINE), str(reading), *program]
+        command = [sys.executable, "-P", str(LIFELINE), str(reading), str(max_bytes), *program]
         try:
             self._process = subprocess.Popen(
                 command,

@@ -8,20 +8,17 @@ imports nothing of copyahead, so that it starts fast.
 
 A line in: a grammar in llguidance's own form, as a JSON text. A line out: a JSON text that says
 why it does not compile, empty where it does. The first line out is empty: it is ready. It ends
-with its input; `children.process` ends it when one grammar takes too long.
+with its input; `children.process` ends it when one grammar takes too long or too much memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import sys
 import threading
 from typing import Any
 
-MAX_BYTES = 1 << 30
-"""Most memory. A schema of a megabyte takes a fraction of it."""
 STACK_BYTES = 8 << 20
 """Far less than the engine compiles with, so that what fits here fits there."""
 
@@ -72,21 +69,10 @@ def _answer(reason: str) -> None:
     print(json.dumps(reason), flush=True)
 
 
-def _set_limits() -> None:
-    try:
-        import resource
-    except ImportError:
-        return
-    for kind, limit in ((resource.RLIMIT_AS, MAX_BYTES), (resource.RLIMIT_CORE, 0)):
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(kind, (limit, limit))
-
-
 def main() -> None:
     """Serve until the input ends."""
     # Ctrl-C reaches all processes of a terminal: the server decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _set_limits()
     vocab_size = int(sys.argv[1])
     threading.stack_size(STACK_BYTES)
     thread = threading.Thread(target=_serve, args=(vocab_size,))

@@ -12,6 +12,8 @@ from copyahead.children.process import ChildProcess
 logger = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).with_name("check.py")
+MAX_BYTES = 1 << 30
+"""Most memory. A schema of a megabyte takes a fraction of it."""
 START_SECONDS = 30.0
 """Longest start; it takes a fraction of a second."""
 
@@ -66,7 +68,7 @@ class GrammarChild:
 
     def _spawn(self) -> ChildProcess | None:
         try:
-            return ChildProcess(self._program)
+            return ChildProcess(self._program, max_bytes=MAX_BYTES)
         except (OSError, ValueError) as error:
             self._do_without(error)
             return None

@@ -16,6 +16,8 @@ MAX_SECONDS = 10.0
 """Longest rendering; that of a long conversation takes a fraction of a second."""
 START_SECONDS = 30.0
 """Longest start; it takes a fraction of a second."""
+MAX_BYTES = 1 << 30
+"""Most memory of a process. A prompt of a megabyte takes a fraction of it."""
 MAX_PROCESSES = 4
 """A conversation that takes long keeps one of them busy, and the others serve."""
 
@@ -76,7 +78,7 @@ class RenderingChildren:
             if self._idle:
                 return self._idle.pop()
             try:
-                child = ChildProcess(PROGRAM)
+                child = ChildProcess(PROGRAM, max_bytes=MAX_BYTES)
             except OSError as error:
                 raise _no_process(error) from None
             self._running.add(child)

@@ -1,4 +1,4 @@
-"""A program that renders one chat template, in limits of memory; `child` sets those of time.
+"""A program that renders one chat template; `child` sets its limits of memory and time.
 
     python -m copyahead.chat.template.render
 
@@ -9,7 +9,6 @@ template's own reason, or `{"limit": ...}`, after which the program ends.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import sys
@@ -18,8 +17,6 @@ from typing import Any
 
 from copyahead.chat.template.jinja import compile_template
 
-MAX_BYTES = 1 << 30
-"""Most memory. A prompt of a megabyte takes a fraction of it."""
 MAX_CHARACTERS = 1 << 25
 """Longest prompt that is handed over."""
 
@@ -49,21 +46,10 @@ def _answer(answer: Any) -> None:
     sys.stdout.flush()
 
 
-def _set_limits() -> None:
-    try:
-        import resource
-    except ImportError:
-        return
-    for kind, limit in ((resource.RLIMIT_AS, MAX_BYTES), (resource.RLIMIT_CORE, 0)):
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(kind, (limit, limit))
-
-
 def main() -> None:
     """Serve until the input ends."""
     # Ctrl-C reaches all processes of a terminal: the server decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _set_limits()
     sys.stdout.write("\n")
     sys.stdout.flush()
     _serve()
