@@ -17,6 +17,7 @@ from copyahead.errors import ConfigError
 from copyahead.ranges import Range, check_ranges
 
 KvType = Literal["auto", "f16", "bf16", "q8_0"]
+HybridRule = Literal["priced", "agree", "longer", "first"]
 
 MAX_DRAFT_TOKENS = 64
 """No draft is longer than this, whatever the policy."""
@@ -75,6 +76,30 @@ class LookupOptions:
     """Rule for how much of a copy to try: a name, or `name:knob=value,knob=value`."""
     max_draft_tokens: DraftLength = MAX_DRAFT_TOKENS
     """Longest draft, whatever the policy asks for."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftModelOptions:
+    """A draft model, and which of its tokens and of the copies are verified."""
+
+    draft_model: str | None = None
+    """Path of a small model with the same tokenizer, to draft where there is nothing to copy."""
+    draft_max: Annotated[int, Range(1, 32)] = 8
+    """Most tokens that the draft model drafts in a row."""
+    draft_min_prob: Annotated[float, Range(0.0, 1.0)] = 0.0
+    """A draft of the model ends before the first token that it gives a lower probability."""
+    draft_gpu_layers: Annotated[int, Range(-1, 10_000)] = 0
+    """Layers of the draft model to put on a GPU; -1 for all."""
+    draft_sample: bool = False
+    """Sample the model's drafts at the request's temperature and verify them by rejection: more of
+    them are kept, but a seed no longer gives the sample of plain decoding."""
+    hybrid: HybridRule = "priced"
+    """Which draft is verified: the one that is worth most (`priced`), a long copy or one that the
+    model agrees with (`agree`), a copy that is at least as long as the model's draft (`longer`),
+    or any copy before the model (`first`)."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -59,6 +59,17 @@ class CopyStats(msgspec.Struct):
     """This request's part of the time spent on proposing."""
     verify_seconds: float = 0.0
     """This request's part of the time spent in target passes after its prompt, by rows."""
+    num_model_passes: int = 0
+    """Passes of the draft model that this request took part in."""
+    num_model_skips: int = 0
+    """Rounds in which the draft model was not asked, because a copy was certain enough or because
+    it does not pay."""
+    model_seconds: float = 0.0
+    """This request's part of the time spent in the draft model's passes."""
+    num_compared: int = 0
+    """Rounds in which there were a copy and a draft of the model's, so that they could agree."""
+    num_agreed: int = 0
+    """Those of them in which both began with the same token."""
     by_source: dict[Source, SourceCount] = msgspec.field(default_factory=dict)
     accepted_per_position: list[int] = msgspec.field(default_factory=list)
     """`accepted_per_position[j]`: how often drafted token j was kept."""

@@ -18,17 +18,19 @@ from copyahead.contracts.backend import (
     TextTokenizer,
     Tokenizer,
 )
-from copyahead.contracts.drafting import Drafter, DraftSession
+from copyahead.contracts.drafting import ChainDrafter, Drafter, DraftSession, NextToken
 from copyahead.contracts.policy import LengthPolicy, Load, Query, Winner
 
 __all__ = [
     "Backend",
     "Capabilities",
+    "ChainDrafter",
     "DraftSession",
     "Drafter",
     "LengthPolicy",
     "Load",
     "Logits",
+    "NextToken",
     "Part",
     "Query",
     "Sampler",

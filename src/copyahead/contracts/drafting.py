@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
 from copyahead.types import Draft, Token
 
 
@@ -94,4 +98,46 @@ class Drafter(Protocol):
 
         All sessions are this drafter's own. Drafts are ragged: an empty one shortens no other.
         """
+        ...
+
+
+class NextToken(msgspec.Struct, frozen=True):
+    """One token that a draft model proposes."""
+
+    token: Token
+    probability: float
+    """What the draft model gives it, in [0, 1]."""
+    draft_probs: npt.NDArray[np.float32] | None = None
+    """The distribution that the token was drawn from, shape `[vocab_size]`; None where the token
+    is the draft model's likeliest, and so a function of the past."""
+
+
+class ChainDrafter(Drafter, Protocol):
+    """A drafter that makes its drafts token by token, each at the price of a pass of its own.
+
+    What it drafts for a session is a *chain*. A chain may begin with tokens from elsewhere, as a
+    copy's: the drafter goes on from there.
+    """
+
+    @property
+    def max_chain(self) -> int:
+        """Longest chain that it drafts by itself."""
+        ...
+
+    def extend(
+        self, sessions: Sequence[DraftSession], chains: Sequence[Sequence[Token]]
+    ) -> list[NextToken | None]:
+        """For each session the token after its history and `chain`, in one pass for all.
+
+        None where it has nothing to say, as when its context is full. What it has read stays
+        read: with the next call, only what is new costs rows. The history is not changed.
+        """
+        ...
+
+    def num_rows(self, session: DraftSession, chain: Sequence[Token]) -> int:
+        """How many rows `extend` would read for this session and `chain`; at least 1."""
+        ...
+
+    def seconds(self, num_rows: int) -> float:
+        """What a pass of `extend` over so many rows takes, as measured."""
         ...

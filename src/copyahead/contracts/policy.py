@@ -72,3 +72,7 @@ class Load(msgspec.Struct):
     """Requests that take part in this step."""
     step_cost: StepCost = msgspec.field(default_factory=lambda: StepCost.linear(0.3))
     """What a pass costs now, by its rows; another object whenever it has changed."""
+    pass_seconds: float = 1.0
+    """What a pass without drafts takes now: the unit of `step_cost`, in seconds."""
+    num_rows: int = 1
+    """Rows of such a pass."""

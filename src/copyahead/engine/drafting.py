@@ -128,6 +128,7 @@ class Drafting:
         if key not in self._shared:
             self._shared[key] = cost.shared(num_answers, num_rows)
         self.load.step_cost = self._shared[key]
+        self.load.num_rows = num_rows
 
     def propose(
         self, answers: Sequence[Answer], limits: Sequence[int], max_rows: int
