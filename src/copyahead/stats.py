@@ -102,14 +102,23 @@ class CopyStats(msgspec.Struct):
         self.num_accepted_tokens += num_accepted
         self.kept_drafts += num_accepted > 0
         self.longest_match = max(self.longest_match, draft.match_length)
-        if draft.source is not None:
-            count = self.by_source.setdefault(draft.source, SourceCount())
-            count.num_draft_tokens += len(draft)
-            count.num_accepted_tokens += num_accepted
+        self._record_sources(draft, num_accepted)
         missing = num_accepted - len(self.accepted_per_position)
         self.accepted_per_position.extend([0] * missing)
         for position in range(num_accepted):
             self.accepted_per_position[position] += 1
+
+    def _record_sources(self, draft: Draft, num_accepted: int) -> None:
+        """Count each part of the draft for its own source."""
+        ends = [start for start, _ in draft.parts] + [len(draft)]
+        start = 0
+        for end in ends:
+            source = draft.source_at(start)
+            if source is not None:
+                count = self.by_source.setdefault(source, SourceCount())
+                count.num_draft_tokens += end - start
+                count.num_accepted_tokens += min(max(num_accepted - start, 0), end - start)
+            start = end
 
     def add(self, other: CopyStats) -> None:
         """Add another request's counters to these. It may be counting in another thread."""

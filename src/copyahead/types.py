@@ -7,8 +7,13 @@ talks *about* drafts and requests needs this file alone.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Token = int
 """A token id of the model's vocabulary."""
@@ -59,6 +64,11 @@ class Draft(msgspec.Struct, frozen=True):
     """
     origin: int = -1
     """Index in the searched history of the first copied token; -1 when there is none."""
+    parts: tuple[tuple[int, Source], ...] = ()
+    """Where another source begins: position and source of every part after the first."""
+    draft_probs: tuple[npt.NDArray[np.float32] | None, ...] = ()
+    """What each token was drawn from, for rejection; None for a token that is a function of the
+    past, and past the end. Whether a drawn token is in the draft never hangs on its value."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -75,7 +85,22 @@ class Draft(msgspec.Struct, frozen=True):
             match_length=self.match_length,
             survivals=self.survivals[:count],
             origin=self.origin,
+            parts=tuple(part for part in self.parts if part[0] < count) if self.parts else (),
+            draft_probs=self.draft_probs[:count],
         )
+
+    def source_at(self, position: int) -> Source | None:
+        """Where the token at `position` comes from."""
+        found = self.source
+        for start, source in self.parts:
+            if start > position:
+                break
+            found = source
+        return found
+
+    def probs_at(self, position: int) -> npt.NDArray[np.float32] | None:
+        """What the token at `position` was drawn from, if it was drawn."""
+        return self.draft_probs[position] if position < len(self.draft_probs) else None
 
 
 NO_DRAFT = Draft()

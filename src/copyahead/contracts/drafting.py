@@ -69,8 +69,11 @@ class Drafter(Protocol):
         slot: int,
         tenant: str = "",
         prediction: Sequence[Token] = (),
+        grammar: bool = False,
     ) -> DraftSession:
         """A session for a request that has read `prompt`, in row `slot`.
+
+        `grammar`: the request is under one. Drafts are cut at what it forbids in any case.
 
         `prediction` is text that the answer is expected to repeat: it may be copied from, and
         is not part of the history. Nothing that is learnt from one `tenant`'s requests touches

@@ -27,7 +27,15 @@ class PooledDrafter(ABC, Generic[S]):
         self._pool = pool
         self._open: dict[int, S] = {}
 
-    def open(self, prompt: Tokens, *, slot: int, tenant: str = "", prediction: Tokens = ()) -> S:
+    def open(
+        self,
+        prompt: Tokens,
+        *,
+        slot: int,
+        tenant: str = "",
+        prediction: Tokens = (),
+        grammar: bool = False,
+    ) -> S:
         """See `contracts.Drafter.open`. Raises ValueError where a session is open in `slot`."""
         if slot in self._open:
             raise ValueError(f"row {slot} has an open session: close it first")

@@ -94,6 +94,7 @@ class Drafting:
                 slot=answer.slot.index,
                 tenant=request.tenant,
                 prediction=request.prediction,
+                grammar=answer.grammar is not None,
             )
         except Exception as error:
             self._fault(answer, error)
