@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 from struct import Struct
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,10 @@ from copyahead.drafters.pooled import PooledDrafter
 from copyahead.drafters.prior import shipped
 from copyahead.history.pool import HistoryPool
 from copyahead.kernels import candidates as columns
-from copyahead.kernels import features, pricing
+from copyahead.kernels import features, pricing, voting
 from copyahead.kernels import priced as kernel
 from copyahead.kernels.compiled import entry_point
+from copyahead.kernels.index import SHARED
 from copyahead.kernels.voting import new_scratch
 from copyahead.policies.registry import PricedKnobs
 from copyahead.step_cost import StepCost
@@ -43,6 +44,7 @@ FASTEST_START = 2.0
 
 # A draft is made in a microsecond, so its parts are unpacked straight into tuples.
 _propose, _settle = entry_point(kernel.propose), entry_point(kernel.settle)
+_continue = entry_point(kernel.continue_row)
 _ASK = Struct("2i").pack_into
 _FOUND = partial(Struct("4i").unpack_from, offset=columns.NUM_TOKENS * 4)
 _TOKENS = [Struct(f"{count}i").unpack_from for count in range(MAX_DRAFT_TOKENS + 1)]
@@ -67,6 +69,20 @@ def price_list(step_cost: StepCost, knobs: PricedKnobs) -> Prices:
     return made
 
 
+class CopyPath(NamedTuple):
+    """The copy that was followed from some place on, further than it pays to send."""
+
+    tokens: tuple[Token, ...] = ()
+    chances: tuple[float, ...] = ()
+    """Of each token, that it is right if all before it are."""
+    origins: tuple[int, ...] = ()
+    """Where in the history each stands."""
+    match_length: int = 0
+
+
+NO_PATH = CopyPath()
+
+
 class PricedSession:
     """One request's row. Implements `contracts.DraftSession`."""
 
@@ -87,13 +103,20 @@ class PricedSession:
         """See `contracts.DraftSession.propose`. A limit of 0 still scores what would come next."""
         return self._drafter.propose(self, limit)
 
+    @property
+    def prices(self) -> Prices:
+        """The prices that the round is drafted at."""
+        return self._prices
+
     def priced_at(self, prices: Prices) -> None:
         """Note the prices a draft was made at: it is charged at the same."""
         self._prices = prices
 
-    def settle(self, draft: Draft, emitted: Sequence[Token]) -> None:
-        """See `contracts.DraftSession.settle`."""
-        self._drafter.settle(self.row, len(draft.tokens), emitted, self._prices)
+    def settle(self, draft: Draft, emitted: Sequence[Token], extra: float = 0.0) -> None:
+        """See `contracts.DraftSession.settle`. `extra`: steps that the round cost beside its pass;
+        with rows of others, `draft` is all that was verified.
+        """
+        self._drafter.settle(self.row, len(draft.tokens), emitted, self._prices, extra)
 
     def truncate(self, length: int) -> None:
         """See `contracts.DraftSession.truncate`."""
@@ -141,6 +164,8 @@ class PricedDrafter(PooledDrafter[PricedSession]):
         )
         self._requests = kernel.new_requests(rows)
         self.states, self.credits, self.request_rates, *_ = self._requests
+        # The path of a continuation, which no round settles.
+        self._spare = kernel.new_requests(1)
         self._scratch = new_scratch()
         self._drafts = kernel.new_drafts(rows)
         # What one session alone asks and gets, and the bytes behind it.
@@ -239,10 +264,69 @@ class PricedDrafter(PooledDrafter[PricedSession]):
             start = end
         return found
 
+    @property
+    def most_debt(self) -> float:
+        """Steps that a request may lose: its credit never falls below minus this."""
+        return float(self._knobs.credit)
+
+    @property
+    def end_tokens(self) -> frozenset[Token]:
+        """Nothing is drafted after these."""
+        return frozenset(self._ends.tolist())
+
+    def rate(self, session: PricedSession) -> float:
+        """Tokens a step, as the session's drafts are priced."""
+        model = self.models[self.states[session.row, features.TENANT]]
+        return float(pricing.running_rate(model, self.request_rates[session.row], session.prices))
+
+    def path(self, session: PricedSession) -> CopyPath:
+        """What the session's last `propose` followed; its draft is the beginning of it."""
+        return self._path(self._requests, session.row)
+
+    def continuation(self, session: PricedSession, chain: Sequence[Token]) -> CopyPath:
+        """The copy that follows the history and `chain`, with chances conditional on `chain`.
+
+        Nothing is learnt, and the session's own path stays. Ask between `propose` and `settle`.
+        """
+        if not all(0 <= token < self._pool.vocab_size for token in chain):
+            return NO_PATH
+        pool, requests, learnt, ends, scratch = self._arguments
+        tokens = np.array(chain, dtype=np.int32)
+        row, spare = session.row, self._spare
+        _continue(pool, row, tokens, requests, spare, learnt, ends, scratch, session.prices)
+        return self._path(spare, 0)
+
+    def _path(self, requests: kernel.Requests, row: int) -> CopyPath:
+        length = int(requests.states[row, features.PATH_LENGTH])
+        if length == 0:
+            return NO_PATH
+        nodes = requests.paths[row, :length]
+        at = voting.FIRST_SCORED + voting.SCORED_SIZE * nodes[:, voting.CHOSEN]
+        places = np.arange(length)
+        survivals = requests.path_scores[row, :length, voting.SURVIVAL]
+        chances = survivals.copy()
+        chances[1:] /= np.maximum(survivals[:-1], 1e-12)
+        return CopyPath(
+            tuple(nodes[places, at + voting.TOKEN].tolist()),
+            tuple(chances.tolist()),
+            tuple(nodes[places, at + voting.FROM].tolist()),
+            int(nodes[0, at[0] + voting.FROM_MATCH]),
+        )
+
+    def source(self, session: PricedSession, origins: Sequence[int]) -> Source:
+        """What kind of text tokens from these places are: shared if any of them is."""
+        last = max(origins)
+        return self._pool.source(session.row, last if last >= SHARED else origins[0])
+
     def settle(
-        self, row: int, num_draft_tokens: int, emitted: Sequence[Token], prices: Prices
+        self,
+        row: int,
+        num_draft_tokens: int,
+        emitted: Sequence[Token],
+        prices: Prices,
+        extra: float = 0.0,
     ) -> None:
-        """Close one row's round, which was drafted at `prices`."""
+        """Close one row's round, which was drafted at `prices` and cost `extra` steps more."""
         pool = self._pool
         _settle(
             pool.arrays,
@@ -250,6 +334,7 @@ class PricedDrafter(PooledDrafter[PricedSession]):
             pool.vocab_size,
             pool.fitting(row, emitted),
             num_draft_tokens,
+            extra,
             self._requests,
             self._learnt,
             prices,

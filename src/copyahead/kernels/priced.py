@@ -261,6 +261,56 @@ def learned_of(tenants: Tenants, tenant: int) -> Any:
     return Learned(tenants.models[tenant], tenants.tables[tenant])
 
 
+@compiled(INT(POOL, INT, INTS, REQUESTS, REQUESTS, TENANTS, INTS, SCRATCH, FLOATS))
+def continue_row(
+    pool: Pool,
+    row: int,
+    chain: Ints,
+    requests: Requests,
+    spare: Requests,
+    tenants: Tenants,
+    ends: Ints,
+    scratch: Scratch,
+    prices: Floats,
+) -> Any:
+    """Fill the path of `spare` with the copy that follows the row and `chain`; returns its length.
+
+    Its survivals are conditional on `chain`, which stands behind the history for the time of the
+    call. The row's own path stays as it is, and nothing is learnt. 0 where there is no room.
+    """
+    request = request_of(requests, row)
+    state, trial = request.state, spare.states[0]
+    view = view_of(pool, row, state[SCOPE])
+    length = view.length + len(chain)
+    for k in range(NUM_STATE):
+        trial[k] = state[k]
+    if length + MAX_COPY + 1 > len(view.cells):
+        trial[PATH_LENGTH] = 0
+        return 0
+    foretold = True
+    for k in range(len(chain)):
+        view.cells[view.length + k, 0] = chain[k]
+        foretold = foretold and k < state[PATH_LENGTH]
+        if foretold:
+            node = request.path[k]
+            at = chosen_at(node)
+            foretold = node[at + TOKEN] == chain[k]
+            if foretold:
+                hit(trial, node[at + FROM])
+                continue
+        miss(trial)
+    draft_row(
+        View(view.cells, view.heads, length, view.shared, view.shared_heads, view.end),
+        MAX_COPY,
+        Request(trial, request.credit, request.request_rate, spare.paths[0], spare.path_scores[0]),
+        learned_of(tenants, state[TENANT]),
+        prices,
+        ends,
+        scratch,
+    )
+    return trial[PATH_LENGTH]
+
+
 @compiled(INT(POOL, REQUESTS, TENANTS, INTS, SCRATCH, DRAFTS, FLOATS))
 def propose(
     pool: Pool,
@@ -305,24 +355,28 @@ def propose(
     return total
 
 
-@compiled(VOID(POOL, INT, INT, INTS, INT, REQUESTS, TENANTS, FLOATS))
+@compiled(VOID(POOL, INT, INT, INTS, INT, FLOAT, REQUESTS, TENANTS, FLOATS))
 def settle(
     pool: Pool,
     row: int,
     vocab_size: int,
     emitted: Ints,
     num_draft_tokens: int,
+    extra: float,
     requests: Requests,
     tenants: Tenants,
     prices: Floats,
 ) -> None:
-    """Close a round: learn from the path, move the anchors, charge the credit, extend the row."""
+    """Close a round: learn from the path, move the anchors, charge the credit, extend the row.
+
+    `extra` is what the round cost beside its pass, in steps: passes of a draft model.
+    """
     request = request_of(requests, row)
     state, path, scores = request.state, request.path, request.path_scores
     learned = learned_of(tenants, state[TENANT])
     # Tokens that no round of this session accounts for came one a step.
     unaccounted = max(len(emitted) - 1 - num_draft_tokens, 0)
-    cost = prices[1 + num_draft_tokens] + unaccounted
+    cost = prices[1 + num_draft_tokens] + unaccounted + extra
     note_round(learned.model, request.request_rate, len(emitted) - unaccounted, cost - unaccounted)
     requests.credits[row] = charge(request.credit, len(emitted), cost, prices)
     foretold = True

@@ -81,10 +81,10 @@ MAX_SCORED = 4
 """Tokens that a vote scores and chooses among. Where the most votes win, agent runs go at 2.604
 instead of 2.651 (docs/policies.md)."""
 # One node: how many alternatives were scored, which was chosen, and each of them, as below.
-NUM_SCORED, CHOSEN, _FIRST_SCORED = 0, 1, 2
+NUM_SCORED, CHOSEN, FIRST_SCORED = 0, 1, 2
 TOKEN, FROM, FROM_MATCH, CONTEXT_AT, POSITION_AT, SLOTS = 0, 1, 2, 3, 4, 5
-_SCORED_SIZE = SLOTS + NUM_TABLES
-NODE_INTS = _FIRST_SCORED + MAX_SCORED * _SCORED_SIZE
+SCORED_SIZE = SLOTS + NUM_TABLES
+NODE_INTS = FIRST_SCORED + MAX_SCORED * SCORED_SIZE
 # Its scores: survival, then each alternative's probability, and the log odds of each one's share.
 SURVIVAL, PROBABILITY = 0, 1
 LOG_ODDS = PROBABILITY + MAX_SCORED
@@ -164,7 +164,7 @@ def escape(model: Floats, state: Longs, candidates: Ints, count: int, different:
 @compiled(INT(INT))
 def scored_at(alternative: int) -> Any:
     """Where an alternative begins in a node."""
-    return _FIRST_SCORED + _SCORED_SIZE * alternative
+    return FIRST_SCORED + SCORED_SIZE * alternative
 
 
 @compiled(INT(INTS))
