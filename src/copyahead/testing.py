@@ -3,22 +3,32 @@
 ToyLM           a language model that is a pure function of its prefix, with a tiny vocabulary
 FakeBackend     a backend that can be told to misbehave
 ForcedDrafter   proposes exactly what a test says
+ScriptedChainDrafter  drafts token by token, as a test says and at the price that it says
 rechunk         every way of cutting a sequence into steps
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
+from copyahead.acceptance import num_accepted
 from copyahead.backends.numpy_sampler import NumpySampler
-from copyahead.contracts import Capabilities, DraftSession, Load, Logits, Part, Tokenizer
+from copyahead.contracts import (
+    Capabilities,
+    DraftSession,
+    Load,
+    Logits,
+    NextToken,
+    Part,
+    Tokenizer,
+)
 from copyahead.errors import BackendError
 from copyahead.sampling import SamplingOptions
 from copyahead.step_cost import StepCost
-from copyahead.types import Draft, Exactness, Source, Token
+from copyahead.types import NO_DRAFT, Draft, Exactness, Source, Token
 
 Item = TypeVar("Item")
 
@@ -266,6 +276,7 @@ class ForcedDrafter:
         slot: int,
         tenant: str = "",
         prediction: Sequence[Token] = (),
+        grammar: bool = False,
     ) -> DraftSession:
         """A session; kept in `sessions` for the test to look at."""
         session = ForcedSession(self._plan, prompt, slot)
@@ -319,6 +330,154 @@ class ForcedSession:
     def truncate(self, length: int) -> None:
         """Cut the history."""
         del self.history[length:]
+
+    def close(self) -> None:
+        """Refuse further rounds."""
+        self.closed = True
+
+
+Guess = Callable[[tuple[Token, ...]], NextToken | None]
+"""The next token after a text; may be anything, right or wrong, and may raise."""
+
+
+def noisy(model: ToyLM, accuracy: float, seed: int = 0) -> Guess:
+    """The likeliest token of `model` with probability `accuracy`, else another one.
+
+    A function of the text alone. The probability that it names is the one it is right with.
+    """
+
+    def guess(text: tuple[Token, ...]) -> NextToken:
+        random = np.random.default_rng([seed, len(text), *text[-8:]])
+        right = int(model.logits(text).argmax())
+        if random.random() < accuracy:
+            return NextToken(right, accuracy)
+        wrong = int(random.integers(model.vocab_size - 1))
+        return NextToken(wrong + (wrong >= right), accuracy)
+
+    return guess
+
+
+class ScriptedChainDrafter:
+    """Drafts token by token what a test says. Implements `copyahead.contracts.ChainDrafter`."""
+
+    def __init__(
+        self,
+        guess: Guess,
+        *,
+        max_chain: int = 8,
+        seconds_a_pass: float = 0.0,
+        seconds_a_row: float = 0.0,
+    ) -> None:
+        """A pass takes `seconds_a_pass`, and `seconds_a_row` for every row after the first."""
+        self._guess = guess
+        self.max_chain = max_chain
+        self._seconds = seconds_a_pass, seconds_a_row
+        self.sessions: list[ScriptedChainSession] = []
+        self.calls: list[list[tuple[int, tuple[Token, ...]]]] = []
+        """Of each pass, for each session: the slot, and the chain that was to be extended."""
+        self.num_rows_read = 0
+
+    def open(
+        self,
+        prompt: Sequence[Token],
+        *,
+        slot: int,
+        tenant: str = "",
+        prediction: Sequence[Token] = (),
+        grammar: bool = False,
+    ) -> ScriptedChainSession:
+        """A session that has read nothing yet."""
+        session = ScriptedChainSession(self, prompt, slot)
+        self.sessions.append(session)
+        return session
+
+    def forget(self) -> None:
+        """Nothing: sessions share no text."""
+
+    def check(self) -> None:
+        """See `copyahead.contracts.Drafter.check`."""
+        rows = [session.slot for session in self.sessions if not session.closed]
+        assert len(set(rows)) == len(rows), f"two sessions are open in one row of {rows}"
+
+    def extend(
+        self, sessions: Sequence[DraftSession], chains: Sequence[Sequence[Token]]
+    ) -> list[NextToken | None]:
+        """See `copyahead.contracts.ChainDrafter.extend`."""
+        mine = cast("Sequence[ScriptedChainSession]", sessions)
+        self.calls.append([(s.slot, tuple(c)) for s, c in zip(mine, chains, strict=True)])
+        return [session.read(chain) for session, chain in zip(mine, chains, strict=True)]
+
+    def guess(self, text: tuple[Token, ...]) -> NextToken | None:
+        """What the test says comes after `text`."""
+        return self._guess(text)
+
+    def num_rows(self, session: DraftSession, chain: Sequence[Token]) -> int:
+        """See `copyahead.contracts.ChainDrafter.num_rows`."""
+        return cast("ScriptedChainSession", session).num_unread(chain)
+
+    def seconds(self, num_rows: int) -> float:
+        """See `copyahead.contracts.ChainDrafter.seconds`."""
+        a_pass, a_row = self._seconds
+        return a_pass + a_row * (num_rows - 1)
+
+    def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
+        """One after the other."""
+        return [session.propose(n) for session, n in zip(sessions, limits, strict=True)]
+
+
+class ScriptedChainSession:
+    """What a ScriptedChainDrafter does for one request."""
+
+    window: int | None = None
+
+    def __init__(self, drafter: ScriptedChainDrafter, prompt: Sequence[Token], slot: int) -> None:
+        self._drafter = drafter
+        self.slot = slot
+        self.history: list[Token] = list(prompt)
+        self.settled: list[tuple[Draft, tuple[Token, ...]]] = []
+        self.closed = False
+        # How much of the history was read, and what was read behind it.
+        self._num_read = 0
+        self._ahead: tuple[Token, ...] = ()
+
+    def num_unread(self, chain: Sequence[Token]) -> int:
+        """Tokens of history and `chain` that were not read; the last one is read again."""
+        unread = len(self.history) - self._num_read
+        if unread == 0:
+            kept = num_accepted(self._ahead, chain)
+            unread -= kept
+        return max(1, unread + len(chain))
+
+    def read(self, chain: Sequence[Token]) -> NextToken | None:
+        """Read all of it, and say what comes next."""
+        assert not self.closed, "a closed session was asked for a token"
+        self._drafter.num_rows_read += self.num_unread(chain)
+        self._num_read, self._ahead = len(self.history), tuple(chain)
+        return self._drafter.guess((*self.history, *chain))
+
+    def propose(self, limit: int) -> Draft:
+        """A chain of at most `limit` tokens."""
+        chain: list[Token] = []
+        while len(chain) < min(limit, self._drafter.max_chain):
+            (found,) = self._drafter.extend([self], [chain])
+            if found is None:
+                break
+            chain.append(found.token)
+        return Draft(tokens=tuple(chain), source=Source.MODEL) if chain else NO_DRAFT
+
+    def settle(self, draft: Draft, emitted: Sequence[Token]) -> None:
+        """Remember the round."""
+        assert not self.closed
+        self.settled.append((draft, tuple(emitted)))
+        if self._num_read == len(self.history):
+            self._num_read += num_accepted(self._ahead, emitted)
+        self._ahead = ()
+        self.history.extend(emitted)
+
+    def truncate(self, length: int) -> None:
+        """Cut the history."""
+        del self.history[length:]
+        self._num_read, self._ahead = min(self._num_read, length), ()
 
     def close(self) -> None:
         """Refuse further rounds."""
