@@ -15,7 +15,7 @@ from copyahead.history.store import SharedStore
 from copyahead.kernels import features
 from copyahead.policies import parse_policy
 from copyahead.step_cost import StepCost
-from copyahead.testing import ForcedDrafter
+from copyahead.testing import ForcedDrafter, ScriptedChainDrafter
 from copyahead.training.train import follow
 
 VOCAB = 100
@@ -35,7 +35,7 @@ def priced() -> PricedDrafter:
 
 
 def hybrid() -> HybridDrafter:
-    return HybridDrafter(lookup(), ForcedDrafter({}), "agree")
+    return HybridDrafter(lookup(), ScriptedChainDrafter(lambda _: None), "agree")
 
 
 DRAFTERS: list[Callable[[], Drafter]] = [lookup, priced, hybrid, lambda: ForcedDrafter({})]
@@ -115,13 +115,17 @@ def test_a_wrong_book_is_found(
         drafter.check()
 
 
-@pytest.mark.parametrize("side", ["_copies", "_other"])
+@pytest.mark.parametrize("side", ["copies", "other"])
 def test_a_wrong_book_of_either_side_is_found(side: str) -> None:
-    drafter = HybridDrafter(lookup(), priced(), "agree")
+    copies, other = lookup(), ScriptedChainDrafter(lambda _: None)
+    drafter = HybridDrafter(copies, other, "agree")
     drafter.open(TEXT, slot=1)
     drafter.check()
-    wrong_pool(getattr(drafter, side))
-    with pytest.raises(AssertionError, match="row 2 holds 501"):
+    if side == "copies":
+        wrong_pool(copies)
+    else:
+        other.open(TEXT, slot=1)
+    with pytest.raises(AssertionError, match=r"row 2 holds 501|two sessions"):
         drafter.check()
 
 

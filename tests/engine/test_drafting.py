@@ -13,7 +13,7 @@ from copyahead.grammar.state import GrammarState
 from copyahead.history.pool import HistoryPool
 from copyahead.loading import make_engine
 from copyahead.policies import parse_policy
-from copyahead.testing import FakeBackend, ForcedDrafter, ToyLM, ToyTokenizer
+from copyahead.testing import FakeBackend, ForcedDrafter, ScriptedChainDrafter, ToyLM, ToyTokenizer
 from copyahead.types import Draft, Source
 from tests.toys import plain, same
 
@@ -95,7 +95,7 @@ def test_a_grammar_that_fails_to_draft_costs_drafts_only(
 
 
 def test_a_hybrid_that_cannot_open_one_side_leaves_the_other_closed() -> None:
-    other = ForcedDrafter({})
+    other = ScriptedChainDrafter(lambda _: None)
     copies = LookupDrafter(HistoryPool(1, 10, 20), parse_policy("window"))
     hybrid = HybridDrafter(copies, other, "agree")
     with pytest.raises(Exception, match="does not fit"):

@@ -1,121 +1,224 @@
-"""A copy beside another drafter's draft: which of the two is verified this round.
+"""Copies beside a draft model: the passes of both rounds, their price, and what each side learns.
 
-Two rules. `agree`: a long match takes the block, a shorter one only where both propose the same
-first two tokens. `replace`: a copy takes the block if it is at least as long as the other
-draft, and never in a request under a grammar.
+Which tokens are verified is for `rounds` (by length or agreement) and `arbitration` (by price) to
+say. Here their wishes for tokens become passes of the draft model, one for all requests that want a
+token at the same time, and the passes are paid for: a pass takes time from everybody, so of n
+requests the m that take part pay n/m times their share of it, from the credit that the copies' rows
+are paid from. What the credit cannot pay is not done (docs/policies.md has the proof of the bound).
 
-Each side learns from its own drafts only. A round that verified the copy is a plain round for
-the other drafter, as if none of its own drafts had been accepted; a copy that was not found or
-not taken is a plain round for the lookup, and no reason for the other drafter to hold back.
+Each side learns from its own drafts only. A round that verified a copy is a plain round for the
+draft model, and the other way round; what the copies had foretold is scored in any case.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import cast
 
-from copyahead.contracts import Drafter, DraftSession
+import msgspec
+
+from copyahead.acceptance import num_accepted
+from copyahead.config import HybridRule
+from copyahead.contracts import ChainDrafter, DraftSession, Load
+from copyahead.drafters.arbitration import Arbitration, Offer
+from copyahead.drafters.chain_acceptance import ChainAcceptance
+from copyahead.drafters.chain_worth import ChainWorth
+from copyahead.drafters.drawn import DrawnAcceptance, DrawnRound
 from copyahead.drafters.lookup import LookupDrafter, LookupSession
+from copyahead.drafters.priced import PricedDrafter, PricedSession
+from copyahead.drafters.rounds import (
+    TAKES_BLOCK_AT,
+    Ask,
+    Refusal,
+    Reply,
+    Round,
+    agree,
+    draft_chain,
+    longer,
+)
+from copyahead.errors import ConfigError
 from copyahead.history.pool import Tokens
 from copyahead.types import NO_DRAFT, Draft, Source, Token
 
-Rule = Literal["agree", "replace"]
-
-TAKES_BLOCK_AT = 8
-"""Match length from which a copy needs no agreement, unless told otherwise."""
-
-_COPIED = frozenset({Source.PROMPT, Source.OUTPUT, Source.PREDICTION, Source.SHARED})
+MAX_TENANTS = 64
+"""Tenants whose statistics are kept; the one longest unseen goes first."""
 
 
-def agree(copy: Draft, draft: Draft, takes_block_at: int = TAKES_BLOCK_AT) -> Draft:
-    """The copy if its match is long enough, or if both have the same first two tokens."""
-    if copy.tokens and copy.match_length >= takes_block_at:
-        return copy
-    agreed = len(draft) >= 2 and copy.tokens[:2] == draft.tokens[:2]
-    return copy if agreed else draft
+class ModelUse(msgspec.Struct):
+    """What the draft model was used for, since it was last counted. See `stats.CopyStats`."""
+
+    num_passes: int = 0
+    num_skips: int = 0
+    seconds: float = 0.0
+    num_compared: int = 0
+    num_agreed: int = 0
 
 
-def replace(copy: Draft, draft: Draft) -> Draft:
-    """The copy if it is at least as long as the other draft."""
-    return copy if copy.tokens and len(copy) >= len(draft) else draft
+class ChainStatistics:
+    """What is learnt of the draft model for one tenant."""
+
+    def __init__(self) -> None:
+        self.acceptance = ChainAcceptance()
+        self.worth = ChainWorth()
+        self.drawn = DrawnAcceptance()
 
 
 class HybridSession:
-    """A lookup session and another one for the same request. Implements `DraftSession`."""
+    """A session of copies and one of the draft model. Implements `DraftSession`."""
 
     def __init__(
         self,
-        copies: LookupSession,
+        drafter: HybridDrafter,
+        copies: LookupSession | PricedSession,
         other: DraftSession,
-        rule: Rule,
+        statistics: ChainStatistics,
         *,
-        takes_block_at: int = TAKES_BLOCK_AT,
         grammar: bool = False,
     ) -> None:
         """`grammar`: the request is under one."""
-        self._copies = copies
-        self._other = other
-        self._rule = rule
-        self._takes_block_at = takes_block_at
-        self._grammar = grammar
+        self._drafter = drafter
+        self.copies = copies
+        self.other = other
+        self.statistics = statistics
+        self.grammar = grammar
+        self.use = ModelUse()
+        self.fund = 0.0
+        """Steps that were missed so far because the draft model has not read the text."""
+        self.spent = 0.0
+        """Steps that this round's passes have cost."""
+        self.draws = False
+        """Whether the draft model draws its tokens."""
+        self.round: Arbitration | DrawnRound | None = None
+        self._proposed: tuple[int, Draft] | None = None
 
     @property
     def window(self) -> int | None:
         """The copies' window."""
-        return self._copies.window
+        return self.copies.window
+
+    def proposed(self, limit: int) -> Draft | None:
+        """The round's draft, where it was made before for the same limit."""
+        known = self._proposed
+        return known[1] if known is not None and known[0] == limit else None
+
+    def keep(self, limit: int, draft: Draft) -> None:
+        """Remember the round's draft until it is settled."""
+        self._proposed = limit, draft
+
+    def affordable(self, num_draft_tokens: int) -> float:
+        """Steps that a pass may cost in a round that will verify so many tokens."""
+        if not isinstance(self.copies, PricedSession):
+            return math.inf
+        prices = self.copies.prices
+        rows = float(prices[1 + num_draft_tokens] - prices[1])
+        return self._drafter.most_debt + self.copies.credit - self.spent - rows
+
+    def within(self, draft: Draft) -> Draft:
+        """As much of a draft as the credit allows after what was spent."""
+        count = len(draft)
+        while count > 0 and self.affordable(count) < 0.0:
+            count -= 1
+        return draft.first(count)
 
     def propose(self, limit: int) -> Draft:
         """See `contracts.DraftSession.propose`."""
-        return self.choose(self._other.propose(limit), limit)
-
-    def choose(self, draft: Draft, limit: int) -> Draft:
-        """What is verified when the other drafter proposes `draft`."""
-        if limit <= 0:
-            return NO_DRAFT
-        if self._rule == "agree":
-            return agree(self._copies.propose(limit), draft, self._takes_block_at)
-        if self._grammar:
-            return draft
-        query = self._copies.query(limit, at_least=len(draft))
-        return replace(self._copies.look_up(query), draft)
+        return self._drafter.propose_batch([self], [limit])[0]
 
     def settle(self, draft: Draft, emitted: Sequence[Token]) -> None:
         """See `contracts.DraftSession.settle`."""
-        copied = draft.source in _COPIED
-        self._copies.settle(draft if copied else NO_DRAFT, emitted)
-        self._other.settle(NO_DRAFT if copied else draft, emitted)
+        self._learn(draft, emitted)
+        spent, self.spent, self.round, self._proposed = self.spent, 0.0, None, None
+        copied = draft.source is not None and draft.source is not Source.MODEL
+        if isinstance(self.copies, PricedSession):
+            self.copies.settle(draft, emitted, spent)
+        else:
+            self.copies.settle(draft if copied else NO_DRAFT, emitted)
+        chain = draft.first(draft.parts[0][0]) if draft.parts else draft
+        self.other.settle(NO_DRAFT if copied else chain, emitted)
+
+    def _learn(self, draft: Draft, emitted: Sequence[Token]) -> None:
+        """What became of the tokens that the draft model was asked for."""
+        if isinstance(self.round, Arbitration):
+            _learn_passes(self.round, self.statistics, emitted)
+        elif isinstance(self.round, DrawnRound):
+            _learn_drawn(self.round, self.statistics.drawn, draft, emitted)
 
     def truncate(self, length: int) -> None:
         """See `contracts.DraftSession.truncate`."""
-        self._copies.truncate(length)
-        self._other.truncate(length)
+        self.round = self._proposed = None
+        self.copies.truncate(length)
+        self.other.truncate(length)
 
     def close(self) -> None:
         """Close both."""
-        self._copies.close()
-        self._other.close()
+        try:
+            self.copies.close()
+        finally:
+            self.other.close()
 
-    @property
-    def other(self) -> DraftSession:
-        """The other drafter's session."""
-        return self._other
+
+def _learn_passes(done: Arbitration, statistics: ChainStatistics, emitted: Sequence[Token]) -> None:
+    if done.passed is not None:
+        done.passed.passed += 1
+    for seen in done.seen:
+        seen.worth.learn(seen.gain)
+        at = len(seen.prefix)
+        known = at < len(emitted) and tuple(emitted[:at]) == seen.prefix
+        right = known and emitted[at] == seen.token
+        if seen.look:
+            seen.worth.looked(right)
+        if known and seen.estimate is not None:
+            statistics.acceptance.learn(seen.estimate, right)
+        if known and seen.copy_estimate is not None:
+            statistics.acceptance.learn(seen.copy_estimate, emitted[at] == seen.copied)
+
+
+def _learn_drawn(
+    done: DrawnRound, acceptance: DrawnAcceptance, draft: Draft, emitted: Sequence[Token]
+) -> None:
+    if len(draft) < done.drawn:
+        return
+    kept = num_accepted(draft.tokens, emitted)
+    for position, place in enumerate(done.places()[: min(kept + 1, len(emitted))]):
+        acceptance.learn(place, position < kept)
+    if done.look:
+        acceptance.look.passed = 0
+        acceptance.look.looked(kept > 0)
+    elif done.passed:
+        acceptance.look.passed += 1
 
 
 class HybridDrafter:
-    """Opens a lookup session and another drafter's for each request. Implements `Drafter`."""
+    """Opens a session of copies and one of the draft model. Implements `contracts.Drafter`."""
 
     def __init__(
         self,
-        copies: LookupDrafter,
-        other: Drafter,
-        rule: Rule,
+        copies: LookupDrafter | PricedDrafter,
+        other: ChainDrafter,
+        rule: HybridRule,
+        load: Load | None = None,
         *,
         takes_block_at: int = TAKES_BLOCK_AT,
     ) -> None:
+        """`load`: the unit of prices, kept up to date by the engine.
+
+        Raises ConfigError for `priced` beside copies that have no survivals.
+        """
+        if rule == "priced" and not isinstance(copies, PricedDrafter):
+            raise ConfigError(
+                "hybrid priced needs copies that know their chances: take --policy priced, "
+                "or --hybrid first, longer or agree with this policy"
+            )
         self._copies = copies
         self._other = other
         self._rule = rule
+        self._load = load if load is not None else Load()
         self._takes_block_at = takes_block_at
+        self.most_debt = copies.most_debt if isinstance(copies, PricedDrafter) else math.inf
+        # By tenant; the one seen last at the end.
+        self._statistics: dict[str, ChainStatistics] = {}
 
     def open(
         self,
@@ -126,23 +229,26 @@ class HybridDrafter:
         prediction: Tokens = (),
         grammar: bool = False,
     ) -> HybridSession:
-        """See `contracts.Drafter.open`. `grammar`: the request is under one."""
-        other = self._other.open(cast("Sequence[Token]", prompt), slot=slot, tenant=tenant)
+        """See `contracts.Drafter.open`."""
+        other = self._other.open(
+            cast("Sequence[Token]", prompt), slot=slot, tenant=tenant, grammar=grammar
+        )
         try:
             copies = self._copies.open(prompt, slot=slot, tenant=tenant, prediction=prediction)
         except BaseException:
             other.close()
             raise
-        return HybridSession(
-            copies,
-            other,
-            self._rule,
-            takes_block_at=self._takes_block_at,
-            grammar=grammar,
-        )
+        return HybridSession(self, copies, other, self._statistics_of(tenant), grammar=grammar)
+
+    def _statistics_of(self, tenant: str) -> ChainStatistics:
+        found = self._statistics.pop(tenant, None) or ChainStatistics()
+        if len(self._statistics) >= MAX_TENANTS:
+            del self._statistics[next(iter(self._statistics))]
+        self._statistics[tenant] = found
+        return found
 
     def forget(self) -> None:
-        """See `contracts.Drafter.forget`."""
+        """See `contracts.Drafter.forget`. What was learnt stays: it is no text."""
         self._copies.forget()
         self._other.forget()
 
@@ -152,10 +258,195 @@ class HybridDrafter:
         self._other.check()
 
     def propose_batch(self, sessions: Sequence[DraftSession], limits: Sequence[int]) -> list[Draft]:
-        """See `contracts.Drafter.propose_batch`: the other drafter's drafts in one call."""
-        pairs = cast("Sequence[HybridSession]", sessions)
-        drafts = self._other.propose_batch([pair.other for pair in pairs], limits)
-        return [
-            pair.choose(draft, limit)
-            for pair, draft, limit in zip(pairs, drafts, limits, strict=True)
+        """See `contracts.Drafter.propose_batch`: in each pass of the model, all that ask for it."""
+        mine = cast("Sequence[HybridSession]", sessions)
+        drafts = [s.proposed(limit) for s, limit in zip(mine, limits, strict=True)]
+        new = [place for place, draft in enumerate(drafts) if draft is None]
+        found = self._propose([mine[p] for p in new], [limits[p] for p in new]) if new else []
+        for place, draft in zip(new, found, strict=True):
+            drafts[place] = draft
+            mine[place].keep(limits[place], draft)
+        return cast("list[Draft]", drafts)
+
+    def _propose(self, sessions: list[HybridSession], limits: list[int]) -> list[Draft]:
+        copies: list[Draft] = [NO_DRAFT] * len(sessions)
+        if self._rule != "longer" or isinstance(self._copies, PricedDrafter):
+            copies = self._copies.propose_batch([s.copies for s in sessions], limits)
+        rounds = [
+            self._round(session, copy, limit, len(sessions))
+            for session, copy, limit in zip(sessions, copies, limits, strict=True)
         ]
+        return self._run(sessions, rounds)
+
+    # The rounds
+
+    def _round(self, session: HybridSession, copy: Draft, limit: int, num_asking: int) -> Round:
+        """The round of one session, not begun."""
+        session.round = None
+        if limit <= 0:
+            return _nothing()
+        if self._rule == "priced":
+            offer = self._offer(session, copy, limit, num_asking)
+            statistics = session.statistics
+            if session.draws:
+                share = max(self._load.active_requests, num_asking)
+                session.round = DrawnRound(offer, statistics.drawn, session.fund, share)
+            else:
+                session.round = Arbitration(
+                    offer, statistics.acceptance, statistics.worth, session.fund
+                )
+            return session.round.run()
+        if self._rule == "longer":
+            return self._longer(session, copy, limit)
+        return self._fixed(session, copy, limit)
+
+    def _offer(self, session: HybridSession, copy: Draft, limit: int, num_asking: int) -> Offer:
+        copies = cast("PricedDrafter", self._copies)
+        mine = cast("PricedSession", session.copies)
+        return Offer(
+            draft=copy,
+            path=copies.path(mine),
+            limit=limit,
+            max_passes=self._other.max_chain,
+            rate=copies.rate(mine),
+            prices=mine.prices,
+            price=lambda rows: self._charges([rows] + [1] * (num_asking - 1))[0],
+            num_rows=lambda chain: self._other.num_rows(session.other, chain),
+            affordable=session.affordable,
+            continuation=lambda chain: copies.continuation(mine, chain),
+            source=lambda origins: copies.source(mine, origins),
+            end_tokens=copies.end_tokens,
+        )
+
+    def _fixed(self, session: HybridSession, copy: Draft, limit: int) -> Round:
+        """`agree` and `first`: the model is asked where the copy does not take the block anyway."""
+        if copy.tokens and (self._rule == "first" or copy.match_length >= self._takes_block_at):
+            return copy
+        chain = yield from draft_chain(min(limit, self._other.max_chain), session.affordable)
+        if not copy.tokens or not chain.tokens:
+            return chain
+        _count_agreement(session.use, copy.tokens[0] == chain.tokens[0])
+        return _compared(agree(copy, chain, self._takes_block_at))
+
+    def _longer(self, session: HybridSession, copy: Draft, limit: int) -> Round:
+        chain = yield from draft_chain(min(limit, self._other.max_chain), session.affordable)
+        if session.grammar:
+            return chain
+        if isinstance(session.copies, LookupSession):
+            copy = session.copies.look_up(session.copies.query(limit, at_least=len(chain)))
+        if copy.tokens and chain.tokens:
+            _count_agreement(session.use, copy.tokens[0] == chain.tokens[0])
+        # How long the chain is may hang on what was drawn, and with it which of the two it is.
+        return _compared(longer(copy, chain))
+
+    # The passes
+
+    def _run(self, sessions: list[HybridSession], rounds: list[Round]) -> list[Draft]:
+        """Run all rounds to their ends, with one pass of the model at a time."""
+        drafts = [NO_DRAFT] * len(rounds)
+        asks: dict[int, Ask] = {}
+
+        def go_on(place: int, reply: Reply | None) -> None:
+            asks.pop(place, None)
+            try:
+                asks[place] = (
+                    rounds[place].send(reply) if reply is not None else next(rounds[place])
+                )
+            except StopIteration as done:
+                drafts[place] = done.value
+
+        for place in range(len(rounds)):
+            go_on(place, None)
+        asked: set[int] = set()
+        while asks:
+            charges = self._takers(sessions, asks)
+            for place in [place for place in asks if place not in charges]:
+                go_on(place, Refusal.TOO_DEAR)
+            if charges:
+                for place, reply in self._pass(sessions, asks, charges).items():
+                    go_on(place, reply)
+                asked |= set(charges)
+        self._close(sessions, asked)
+        return drafts
+
+    def _takers(self, sessions: list[HybridSession], asks: dict[int, Ask]) -> dict[int, float]:
+        """Who takes part in the next pass, and what each is charged: all who can pay their share.
+
+        When one steps back the others' shares grow, so it is asked again until all can.
+        """
+        rows = {
+            place: self._other.num_rows(sessions[place].other, ask.chain)
+            for place, ask in asks.items()
+        }
+        places = list(asks)
+        while places:
+            charges = self._charges([rows[place] for place in places])
+            kept = [p for p, charge in zip(places, charges, strict=True) if charge <= asks[p].most]
+            if len(kept) == len(places):
+                return dict(zip(places, charges, strict=True))
+            places = kept
+        return {}
+
+    def _charges(self, rows: Sequence[int]) -> list[float]:
+        """What each of those who take part in a pass is charged, in steps; `rows` are theirs.
+
+        The pass keeps all active requests waiting. What it takes for one row each is shared evenly,
+        what further rows take by whose they are.
+        """
+        seconds, count = self._other.seconds, len(rows)
+        waiting = max(self._load.active_requests, count)
+        if self._load.pass_seconds <= 0.0:
+            return [math.inf] * count
+        a_second = waiting / self._load.pass_seconds
+        alike = seconds(count)
+        further = sum(rows) - count
+        a_row = max(0.0, seconds(sum(rows)) - alike) / further if further > 0 else 0.0
+        return [a_second * (alike / count + a_row * (own - 1)) for own in rows]
+
+    def _pass(
+        self, sessions: list[HybridSession], asks: dict[int, Ask], charges: dict[int, float]
+    ) -> dict[int, Reply]:
+        """One pass of the model; it is paid for before it runs, so that one that fails is, too."""
+        for place, charge in charges.items():
+            sessions[place].spent += charge
+        began = time.perf_counter()
+        found = self._other.extend(
+            [sessions[place].other for place in charges], [asks[place].chain for place in charges]
+        )
+        seconds = (time.perf_counter() - began) / len(charges)
+        replies: dict[int, Reply] = {}
+        for place, token in zip(charges, found, strict=True):
+            use = sessions[place].use
+            use.num_passes += 1
+            use.seconds += seconds
+            replies[place] = Refusal.NOTHING if token is None else token
+            if token is not None and token.draft_probs is not None:
+                sessions[place].draws = True
+        return replies
+
+    def _close(self, sessions: list[HybridSession], asked: set[int]) -> None:
+        """Count the round."""
+        for place, session in enumerate(sessions):
+            session.use.num_skips += place not in asked
+            if session.round is not None:
+                session.fund = session.round.fund
+            if isinstance(session.round, Arbitration):
+                for seen in session.round.seen[:1]:
+                    if seen.token >= 0 and seen.copied >= 0:
+                        _count_agreement(session.use, seen.token == seen.copied)
+
+
+def _nothing() -> Round:
+    """The round of a request that may not draft."""
+    yield from ()
+    return NO_DRAFT
+
+
+def _count_agreement(use: ModelUse, agreed: bool) -> None:
+    use.num_compared += 1
+    use.num_agreed += agreed
+
+
+def _compared(draft: Draft) -> Draft:
+    """The draft, to be verified by comparing: whether it was chosen hangs on what was drawn."""
+    return msgspec.structs.replace(draft, draft_probs=()) if draft.draft_probs else draft
