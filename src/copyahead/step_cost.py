@@ -101,6 +101,7 @@ class StepCostMeter:
         self._measured = measured.curve(max_rows)
         # By sort: when, how many rows, and the time against what was foretold.
         self._times: dict[int, deque[tuple[int, int, float]]] = {}
+        self._units: deque[float] = deque(maxlen=self.KEPT)
         self._num_passes = 0
 
     def observe(self, rows: int, seconds: float) -> None:
@@ -109,9 +110,16 @@ class StepCostMeter:
         if rows < len(self._measured):
             sort = (rows - 1).bit_length()
             times = self._times.setdefault(sort, deque(maxlen=self.KEPT))
-            times.append((self._num_passes, rows, seconds / float(self._measured[rows])))
+            unit = seconds / float(self._measured[rows])
+            times.append((self._num_passes, rows, unit))
+            self._units.append(seconds / self.cost(rows))
         if self._num_passes % self.EVERY == 0:
             self._update()
+
+    @property
+    def seconds(self) -> float:
+        """What a pass over one row takes now: the unit of the curve; 0.0 before any was run."""
+        return statistics.median(self._units) if self._units else 0.0
 
     def _update(self) -> None:
         oldest = self._num_passes - self.LIFE

@@ -35,18 +35,43 @@ class NumpySampler:
 
     def sample(self, logits: Logits) -> Token:
         """The chosen token; one draw unless the options are greedy."""
+        values = self._penalised(logits)
+        if self._options.greedy:
+            token = int(values.argmax())
+        else:
+            token = inverse_cdf(self._probs(values), self._random.random())
+        self.record(token)
+        return token
+
+    def target_probs(self, logits: Logits) -> Values:
+        """See `contracts.Sampler.target_probs`."""
+        values = self._penalised(logits)
+        if not self._options.greedy:
+            return self._probs(values)
+        probs = np.zeros(len(values))
+        probs[values.argmax()] = 1.0
+        return probs
+
+    def draw(self) -> float:
+        """See `contracts.Sampler.draw`."""
+        return float(self._random.random())
+
+    def record(self, token: Token) -> None:
+        """See `contracts.Sampler.record`."""
+        self._output[token] += 1
+        self._seen.add(token)
+        self._history.append(token)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _penalised(self, logits: Logits) -> Values:
+        """The logits with biases and penalties."""
         values = logits.astype(np.float64)
         for token, bias in self._bias.items():
             values[token] = -np.inf if bias <= -100.0 else values[token] + bias
         self._penalise(values)
-        token = int(values.argmax()) if self._options.greedy else self._draw(values)
-        self._output[token] += 1
-        self._seen.add(token)
-        self._history.append(token)
-        return token
-
-    def close(self) -> None:
-        """Nothing is held."""
+        return values
 
     def _penalise(self, values: Values) -> None:
         options = self._options
@@ -75,7 +100,8 @@ class NumpySampler:
                 runs[history[end + 1]] = max(length, runs.get(history[end + 1], 0))
         return runs
 
-    def _draw(self, values: Values) -> Token:
+    def _probs(self, values: Values) -> Values:
+        """What is drawn from; `values` is overwritten."""
         options = self._options
         if 0 < options.top_k < len(values):
             values[values < np.partition(values, -options.top_k)[-options.top_k]] = -np.inf
@@ -91,8 +117,7 @@ class NumpySampler:
             probs = np.where(probs >= options.min_p * probs.max(), probs, 0.0)
         with np.errstate(divide="ignore"):
             temperature = max(options.temperature, _LOWEST_TEMPERATURE)
-            probs = _softmax(np.log(probs) / temperature)
-        return inverse_cdf(probs, self._random.random())
+            return _softmax(np.log(probs) / temperature)
 
 
 def _softmax(values: Values) -> Values:

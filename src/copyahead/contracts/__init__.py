@@ -18,7 +18,7 @@ from copyahead.contracts.backend import (
     TextTokenizer,
     Tokenizer,
 )
-from copyahead.contracts.drafting import ChainDrafter, Drafter, DraftSession, NextToken
+from copyahead.contracts.drafting import ChainDrafter, Drafter, DraftSession, ModelUse, NextToken
 from copyahead.contracts.policy import LengthPolicy, Load, Query, Winner
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "LengthPolicy",
     "Load",
     "Logits",
+    "ModelUse",
     "NextToken",
     "Part",
     "Query",

@@ -115,8 +115,24 @@ class Sampler(Protocol):
 
         Minus infinity marks what must not be chosen. Takes exactly one draw; none where the
         options are greedy. Called once for every emitted token, in order, and never for anything
-        else: so it never has to be rolled back.
+        else: so it never has to be rolled back. `record` stands for it where another rule chose.
         """
+        ...
+
+    def target_probs(self, logits: Logits) -> npt.NDArray[np.float64]:
+        """The distribution that `sample` would choose from (shape `[vocab_size]`, sums to 1).
+
+        After the whole chain of options; all of it on one token where they are greedy. Takes no
+        draw and records nothing. `logits` may be overwritten.
+        """
+        ...
+
+    def draw(self) -> float:
+        """A number in [0, 1) from the request's own random state, for another rule of choice."""
+        ...
+
+    def record(self, token: Token) -> None:
+        """Record a token that another rule chose by `target_probs`, in the place of `sample`."""
         ...
 
     def close(self) -> None:

@@ -115,6 +115,24 @@ class NextToken(msgspec.Struct, frozen=True):
     is the draft model's likeliest, and so a function of the past."""
 
 
+class ModelUse(msgspec.Struct):
+    """What a draft model was used for since it was last counted: the fields of `stats.CopyStats`.
+
+    A session beside a draft model holds one as `use`; whoever counts clears it.
+    """
+
+    num_passes: int = 0
+    num_skips: int = 0
+    seconds: float = 0.0
+    num_compared: int = 0
+    num_agreed: int = 0
+
+    def clear(self) -> None:
+        """All of it has been counted."""
+        self.num_passes = self.num_skips = self.num_compared = self.num_agreed = 0
+        self.seconds = 0.0
+
+
 class ChainDrafter(Drafter, Protocol):
     """A drafter that makes its drafts token by token, each at the price of a pass of its own.
 

@@ -53,6 +53,8 @@ class Seen(msgspec.Struct):
     copied: Token = -1
     """What the copy has there; -1 for nothing."""
     copy_estimate: Estimate | None = None
+    is_taken: bool = False
+    """Whether the draft goes on with what the model said."""
     gain: float = 0.0
     """What the round gained by it, known at its end."""
 
@@ -125,10 +127,11 @@ class Arbitration:
         self._rest = offer.path
         self._run = 0
         self._probability = 0.0
+        self.rate = offer.rate
         self.fund = fund
         self.seen: list[Seen] = []
-        self.passed: Worth | None = None
-        """The best place, where it did not pay."""
+        self.passed_over = False
+        """Whether no pass was run because none paid."""
 
     def run(self) -> Round:
         """See `rounds`."""
@@ -195,9 +198,9 @@ class Arbitration:
                 self.fund += missed
                 worth += self.fund
             if site.price > worth:
-                look = not self.seen and site.worth.is_due
+                look = not self.seen and self._worth.is_due
                 if not look:
-                    self.passed = None if missed > 0.0 or self.seen else site.worth
+                    self.passed_over = not self.seen and missed <= 0.0
                     return None
                 worth = MOST_A_LOOK
         before, _ = self._best(self._survivals_to_the_end())
@@ -216,6 +219,7 @@ class Arbitration:
             self._copy_one(self._rest.chances[0])
         rest, run = self._rest, self._run
         seen.token = token = reply.token
+        seen.is_taken = True
         if not rest.tokens:
             seen.estimate = self._acceptance.estimate(Case.ALONE, reply.probability, 0.0, run)
             self._append(token, reply.probability, seen.estimate.chance)
@@ -246,7 +250,8 @@ class Arbitration:
         chain_worth, _ = self._best(
             [*kept, *_survivals(start * mine.chance * scale, following.chances)]
         )
-        if copy_worth > chain_worth:
+        seen.is_taken = copy_worth <= chain_worth
+        if not seen.is_taken:
             self._copy_one(other.chance * scale)
         else:
             self._append(reply.token, reply.probability, mine.chance * scale, following)

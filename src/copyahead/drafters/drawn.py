@@ -12,7 +12,7 @@ from bisect import bisect_right
 
 from copyahead.contracts import NextToken
 from copyahead.drafters.arbitration import MOST_A_LOOK, Offer, best_length
-from copyahead.drafters.chain_worth import COPY_EDGES, Worth
+from copyahead.drafters.chain_worth import COPY_EDGES, Looks
 from copyahead.drafters.rounds import Ask, Round, chain_of
 from copyahead.types import Draft
 
@@ -26,7 +26,7 @@ class DrawnAcceptance:
 
     def __init__(self) -> None:
         self._rates: dict[Place, list[float]] = {}
-        self.look = Worth(0.0)
+        self.look = Looks()
 
     def rate(self, place: Place) -> float:
         """The share that was kept, of those that were reached."""
@@ -49,6 +49,8 @@ class DrawnRound:
         self._most = min(offer.max_passes, offer.limit // max(1, share))
         chance = offer.path.chances[0] if offer.path.chances else 0.0
         self._sureness = bisect_right(COPY_EDGES, chance) if chance > 0.0 else -1
+        self.rate = offer.rate
+        self.price = offer.price(1)
         self.fund = fund
         self.look = False
         self.passed = False

@@ -21,7 +21,7 @@ import msgspec
 
 from copyahead.acceptance import num_accepted
 from copyahead.config import HybridRule
-from copyahead.contracts import ChainDrafter, DraftSession, Load
+from copyahead.contracts import ChainDrafter, DraftSession, Load, ModelUse
 from copyahead.drafters.arbitration import Arbitration, Offer
 from copyahead.drafters.chain_acceptance import ChainAcceptance
 from copyahead.drafters.chain_worth import ChainWorth
@@ -44,16 +44,6 @@ from copyahead.types import NO_DRAFT, Draft, Source, Token
 
 MAX_TENANTS = 64
 """Tenants whose statistics are kept; the one longest unseen goes first."""
-
-
-class ModelUse(msgspec.Struct):
-    """What the draft model was used for, since it was last counted. See `stats.CopyStats`."""
-
-    num_passes: int = 0
-    num_skips: int = 0
-    seconds: float = 0.0
-    num_compared: int = 0
-    num_agreed: int = 0
 
 
 class ChainStatistics:
@@ -160,15 +150,19 @@ class HybridSession:
 
 
 def _learn_passes(done: Arbitration, statistics: ChainStatistics, emitted: Sequence[Token]) -> None:
-    if done.passed is not None:
-        done.passed.passed += 1
+    worth = statistics.worth
+    worth.passed += done.passed_over
     for seen in done.seen:
-        seen.worth.learn(seen.gain)
         at = len(seen.prefix)
         known = at < len(emitted) and tuple(emitted[:at]) == seen.prefix
         right = known and emitted[at] == seen.token
         if seen.look:
-            seen.worth.looked(right)
+            worth.looked(right and seen.price * done.rate < seen.survival)
+        if known:
+            # What was expected of a token of the model counts as far as it came true.
+            taken = seen.estimate is not None and seen.is_taken
+            expected = seen.estimate.chance if seen.estimate is not None else 1.0
+            seen.worth.learn(seen.gain * (right / max(expected, 0.05) if taken else 1.0))
         if known and seen.estimate is not None:
             statistics.acceptance.learn(seen.estimate, right)
         if known and seen.copy_estimate is not None:
@@ -184,8 +178,7 @@ def _learn_drawn(
     for position, place in enumerate(done.places()[: min(kept + 1, len(emitted))]):
         acceptance.learn(place, position < kept)
     if done.look:
-        acceptance.look.passed = 0
-        acceptance.look.looked(kept > 0)
+        acceptance.look.looked(kept > 0 and done.price * done.rate < 1.0)
     elif done.passed:
         acceptance.look.passed += 1
 
@@ -348,12 +341,11 @@ class HybridDrafter:
 
         def go_on(place: int, reply: Reply | None) -> None:
             asks.pop(place, None)
+            begun = rounds[place]
             try:
-                asks[place] = (
-                    rounds[place].send(reply) if reply is not None else next(rounds[place])
-                )
+                asks[place] = next(begun) if reply is None else begun.send(reply)
             except StopIteration as done:
-                drafts[place] = done.value
+                drafts[place] = sessions[place].within(done.value)
 
         for place in range(len(rounds)):
             go_on(place, None)

@@ -19,8 +19,13 @@ def allocate(drafts: Sequence[Draft], max_rows: int, num_rows: int, cost: StepCo
     """
     if len(drafts) == 1 and num_rows == 1:
         return [drafts[0].first(max(0, max_rows))]
-    fixed = [len(draft) if not draft.survivals else 0 for draft in drafts]
-    lengths = _share_evenly(fixed, max_rows)
+    # Tokens that were drawn are not to be cut by what others drew; their drafters see to it that
+    # they fit.
+    lengths = _share_evenly([len(draft.draft_probs) for draft in drafts], max_rows)
+    left = max_rows - sum(lengths)
+    fixed = [0 if draft.survivals else len(draft) - len(draft.draft_probs) for draft in drafts]
+    for place, length in enumerate(_share_evenly(fixed, left)):
+        lengths[place] += length
     left = max_rows - sum(lengths)
     offered = [draft.survivals if draft.tokens else () for draft in drafts]
     for place, length in enumerate(_by_survival(offered, left, num_rows + sum(lengths), cost)):

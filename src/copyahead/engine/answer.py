@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from copyahead.acceptance import num_accepted, sample_and_compare
+from copyahead.acceptance import num_accepted, rejection, sample_and_compare
 from copyahead.contracts import Backend, DraftSession, Logits, Sampler, Tokenizer
 from copyahead.engine.request import Chunk, Request, TokenLogprob
 from copyahead.engine.slots import Slot
@@ -73,8 +73,8 @@ class Answer:
         """Tokens of the prompt, of those after the first, whose log-probabilities need no more."""
         self._new_scores: list[TokenLogprob] = []
         self._num_drafted = 0
-        self._draft_source: Source | None = None
-        """Where the draft that is being verified was copied from."""
+        self._newest_source: Source | None = None
+        """Where the draft has the newest token from; None where it was not drafted."""
         self._finish_sent = False
         self.admitted_at = 0.0
         self._first_token_at = 0.0
@@ -138,7 +138,6 @@ class Answer:
         this answer, with an error, and nothing else; what came before it has been written and
         counts.
         """
-        self._draft_source = draft.source
         logits = self._score(logits)
         if len(logits) == 0:
             return []
@@ -147,7 +146,7 @@ class Answer:
         try:
             return sample_and_compare(
                 drafted,
-                lambda row: self._choose(logits[row], drafted[row] if row < len(drafted) else None),
+                lambda row: self._choose(logits[row], draft, row),
                 self._accept,
             )
         except Exception as error:
@@ -162,7 +161,7 @@ class Answer:
             self.finish(FinishReason.ERROR, "interrupted while a token was chosen")
             raise
 
-    def _choose(self, logits: Logits, drafted: Token | None) -> Token:
+    def _choose(self, logits: Logits, draft: Draft, row: int) -> Token:
         """The token for the next place, from its row of logits (overwritten)."""
         if len(logits) > self._num_ids:
             # A row may be wider than the vocabulary: what lies beyond is padding, not tokens.
@@ -171,10 +170,24 @@ class Answer:
             reported = _Logprobs(logits, self.request.logprobs)
         if self._masked:
             self._mask(logits)
-        token = self.sampler.sample(logits)
+        draft_probs = draft.probs_at(row)
+        if draft_probs is None:
+            token = self.sampler.sample(logits)
+        else:
+            token = self._accept_or_redraw(logits, draft.tokens[row], draft_probs)
         if self.request.logprobs is not None:
             self._new_logprobs.append(reported.entry(token))
-        self._new.append((token, token == drafted))
+        kept = row < len(draft) and token == draft.tokens[row]
+        self._newest_source = draft.source_at(row) if kept else None
+        self._new.append((token, kept and self._newest_source is not Source.MODEL))
+        return token
+
+    def _accept_or_redraw(self, logits: Logits, drafted: Token, draft_probs: Logits) -> Token:
+        """The token for the next place where the drafted one was drawn from `draft_probs`."""
+        sampler = self.sampler
+        target_probs = sampler.target_probs(logits)
+        token = rejection(drafted, draft_probs, target_probs, sampler.draw)
+        sampler.record(token)
         return token
 
     def _mask(self, logits: Logits) -> None:
@@ -218,7 +231,7 @@ class Answer:
         """Whether the newest token was copied, and from text of the request itself: that others
         wrote the same is not to be seen.
         """
-        return self._new[-1][1] and self._draft_source in OWN_SOURCES
+        return self._newest_source in OWN_SOURCES
 
     def settle(self, draft: Draft, emitted: list[Token]) -> int:
         """Count a verified round; returns how many drafted tokens were kept."""

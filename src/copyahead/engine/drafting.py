@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from copyahead.contracts import Drafter, DraftSession, Load
+from copyahead.contracts import Drafter, DraftSession, Load, ModelUse
 from copyahead.engine.allocation import allocate
 from copyahead.engine.answer import Answer
 from copyahead.step_cost import StepCost
@@ -119,8 +119,13 @@ class Drafting:
         self._sessions[self._policy_of(answer)] -= 1
         return session
 
-    def price(self, cost: StepCost, num_answers: int, num_rows: int) -> None:
-        """Say what the next pass costs: `num_answers` may draft, `num_rows` are in it anyhow."""
+    def price(
+        self, cost: StepCost, num_answers: int, num_rows: int, row_seconds: float = 1.0
+    ) -> None:
+        """Say what the next pass costs: `num_answers` may draft, `num_rows` are in it anyhow.
+
+        `row_seconds`: what a pass over one row takes; 0 where that is not known yet.
+        """
         if cost is not self._cost or len(self._shared) > MAX_PRICES:
             self._cost, self._shared = cost, {}
         self._num_rows = num_rows
@@ -130,6 +135,7 @@ class Drafting:
             self._shared[key] = cost.shared(num_answers, num_rows)
         self.load.step_cost = self._shared[key]
         self.load.num_rows = num_rows
+        self.load.pass_seconds = row_seconds * cost(num_rows)
 
     def propose(
         self, answers: Sequence[Answer], limits: Sequence[int], max_rows: int
@@ -154,6 +160,7 @@ class Drafting:
         seconds = time.perf_counter() - began
         for answer in answers:
             answer.stats.draft_seconds += seconds / len(answers)
+            _count_model_use(answer)
         return drafts
 
     def _forced(self, answer: Answer, limit: int) -> Draft:
@@ -167,8 +174,11 @@ class Drafting:
             return NO_DRAFT
 
     def _allowed(self, answer: Answer, draft: Draft) -> Draft:
-        """As much of a draft as the answer's grammar allows."""
-        if answer.grammar is None or not draft.tokens:
+        """As much of a draft as the answer's grammar allows.
+
+        A token that was drawn stays, forbidden or not: rejection has to see it. It is never kept.
+        """
+        if answer.grammar is None or not draft.tokens or draft.draft_probs:
             return draft
         try:
             return answer.grammar.cut(draft)
@@ -242,3 +252,16 @@ class Drafting:
         answer.stats.drafter_faults += 1
         if answer.stats.drafter_faults == 1:
             logger.warning("a drafter failed, the request goes on without it: %r", error)
+
+
+def _count_model_use(answer: Answer) -> None:
+    """Count what the draft model was used for, where there is one beside the copies."""
+    use = getattr(answer.session, "use", None)
+    if isinstance(use, ModelUse):
+        stats = answer.stats
+        stats.num_model_passes += use.num_passes
+        stats.num_model_skips += use.num_skips
+        stats.model_seconds += use.seconds
+        stats.num_compared += use.num_compared
+        stats.num_agreed += use.num_agreed
+        use.clear()

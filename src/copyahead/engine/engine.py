@@ -259,7 +259,8 @@ class Engine:
         wanted = min(sum(limits), self.options.max_draft_rows)
         budget = self._passes.room_for_drafts(len(works), num_rows, wanted)
         limits = [min(limit, budget) for limit in limits]
-        self._drafting.price(self._passes.step_cost, len(works), num_rows)
+        cost, seconds = self._passes.step_cost, self._passes.seconds
+        self._drafting.price(cost, len(works), num_rows, seconds)
         drafts = self._drafting.propose(answers, limits, budget)
         for work, draft in zip(works, drafts, strict=True):
             work.draft = draft
@@ -272,7 +273,7 @@ class Engine:
         if emitted:
             accepted = answer.settle(work.draft, emitted)
             self._drafting.settle(answer, work.draft, emitted)
-            if work.draft.tokens and work.draft.source is not Source.GRAMMAR:
+            if work.draft.tokens and work.draft.source not in {Source.GRAMMAR, Source.MODEL}:
                 self._log.record(work.draft, accepted, answer.stats.window)
         slot.length += len(work.tokens) + accepted
         if accepted < len(work.draft):

@@ -65,6 +65,11 @@ class Passes:
         return self._meter.cost
 
     @property
+    def seconds(self) -> float:
+        """What a pass over one row takes now, in seconds; 0.0 before any was run."""
+        return self._meter.seconds
+
+    @property
     def corrected(self) -> bool:
         """Whether passes have changed the step cost."""
         return self._meter.cost is not self._backend.step_cost

@@ -61,6 +61,15 @@ class Candidates:
             self._buffer[: len(kept)] = kept
             self._reset(len(kept))
 
+    def left(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        """Ids and logits of the tokens that a chain has left."""
+        # A sampler may have moved them elsewhere.
+        address = ctypes.cast(self.array.data, ctypes.c_void_p).value
+        assert address is not None
+        held = (ctypes.c_char * (self.array.size * _CANDIDATE.itemsize)).from_address(address)
+        left = np.frombuffer(held, dtype=_CANDIDATE)
+        return left["id"].copy(), left["logit"].astype(np.float64)
+
     def selected(self) -> Token:
         """The id that a chain has chosen."""
         return int(self.array.data[self.array.selected].id)
@@ -98,40 +107,79 @@ class LlamaSampler:
             for token in prompt:
                 self._accept(sampler, token)
         self._penalties = readers + writers
+        # The chain that shapes the distribution, and the draw from it.
         self._choice = None if self._greedy else _choice(library, options)
-        owned = self._penalties + ([] if self._choice is None else [self._choice])
+        seed = _seed(options.seed)
+        self._draw_one = None if self._greedy else library.llama_sampler_init_dist(seed)
+        self._random = np.random.default_rng(seed)
+        owned = [*self._penalties, *(s for s in (self._choice, self._draw_one) if s is not None)]
         self._close = weakref.finalize(self, _free, library.llama_sampler_free, owned)
 
     def sample(self, logits: Logits) -> Token:
         """Choose from `logits` and record the choice; see `contracts.Sampler`."""
+        token = self._choose(self._biased(logits))
+        self.record(token)
+        return token
+
+    def target_probs(self, logits: Logits) -> npt.NDArray[np.float64]:
+        """See `contracts.Sampler.target_probs`: the candidates that the chain leaves, as shares."""
+        row = self._biased(logits)
+        probs = np.zeros(self._vocab_size)
+        if self._draw_one is None:
+            probs[self._choose(row)] = 1.0
+            return probs
+        ids, logs = self._shape(row).left()
+        shares = np.exp(logs - logs.max())
+        probs[ids] = shares / shares.sum()
+        return probs
+
+    def draw(self) -> float:
+        """See `contracts.Sampler.draw`: beside the sampler's own random state, of the same seed."""
+        return float(self._random.random())
+
+    def record(self, token: Token) -> None:
+        """See `contracts.Sampler.record`."""
+        for sampler in self._penalties:
+            self._accept(sampler, token)
+
+    def _biased(self, logits: Logits) -> Logits:
+        """The row with the request's biases, in place."""
         row = logits[: self._vocab_size]
         if self._bias_ids is not None:
             row[self._bias_ids] += self._bias
             row[self._barred] = -np.inf
-        token = self._choose(row)
-        for sampler in self._penalties:
-            self._accept(sampler, token)
-        return token
+        return row
 
     def close(self) -> None:
         """Free the samplers. Idempotent."""
         self._close()
 
     def _choose(self, row: Logits) -> Token:
-        if self._choice is None and not self._penalties:
+        if self._draw_one is None and not self._penalties:
             return int(row.argmax())
+        if self._draw_one is None:
+            return int(self._penalised(row).logits.argmax())
+        candidates = self._shape(row)
+        self._apply(self._draw_one, candidates.reference)
+        return candidates.selected()
+
+    def _penalised(self, row: Logits) -> Candidates:
+        """All tokens, with their penalties."""
         candidates = self._candidates
         candidates.fill(row)
         for sampler in self._penalties:
             self._apply(sampler, candidates.reference)
-        if self._choice is None:
-            return int(candidates.logits.argmax())
+        return candidates
+
+    def _shape(self, row: Logits) -> Candidates:
+        """The tokens that one is drawn from, as the options leave them."""
+        candidates = self._penalised(row)
         if self._typical:
             candidates.keep_above(float(candidates.logits.max()) - _NEGLIGIBLE)
         elif row.min() == -np.inf:
             candidates.keep_above(-np.inf)
         self._apply(self._choice, candidates.reference)
-        return candidates.selected()
+        return candidates
 
     def _set_bias(self, options: SamplingOptions) -> None:
         known = {t: b for t, b in options.logit_bias.items() if 0 <= t < self._vocab_size}
@@ -172,7 +220,7 @@ def _penalties(
 
 
 def _choice(library: Any, options: SamplingOptions) -> Any:
-    """The chain from the penalised logits to one token."""
+    """The chain from the penalised logits to what one token is drawn from."""
     params = library.llama_sampler_chain_default_params()
     params.no_perf = True
     chain = library.llama_sampler_chain_init(params)
@@ -188,7 +236,6 @@ def _choice(library: Any, options: SamplingOptions) -> Any:
     temperature = max(options.temperature, _LOWEST_TEMPERATURE)
     if temperature != 1.0:
         add(chain, library.llama_sampler_init_temp(temperature))
-    add(chain, library.llama_sampler_init_dist(_seed(options.seed)))
     return chain
 
 
