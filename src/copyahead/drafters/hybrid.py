@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import cast
 
 import msgspec
@@ -303,7 +304,7 @@ class HybridDrafter:
             max_passes=self._other.max_chain,
             rate=copies.rate(mine),
             prices=mine.prices,
-            price=lambda rows: self._charges([rows] + [1] * (num_asking - 1))[0],
+            price=cache(lambda rows: self._charges([rows] + [1] * (num_asking - 1))[0]),
             num_rows=lambda chain: self._other.num_rows(session.other, chain),
             affordable=session.affordable,
             continuation=lambda chain: copies.continuation(mine, chain),
