@@ -175,7 +175,9 @@ def distance(found: Counter[Any], expected: dict[Any, float]) -> float:
 def sample_texts(
     rule: HybridRule, options: dict[str, Any], count: int, policy: str | None = None
 ) -> tuple[Counter[Any], dict[Any, float], Engine]:
-    size, length, prompt = 5, 4, [1, 2, 1, 2]
+    # Two tokens, so that there is nearly always a copy, and it often agrees with what is drawn.
+    # `first` asks where there is none.
+    size, length, prompt = (5, 4, [1, 2, 3, 4]) if rule == "first" else (2, 6, [0, 1, 1, 0, 0, 1])
     model = ToyLM(seed=11, vocab_size=size, sharpness=1.0)
     draws = drawn_from(ToyLM(seed=12, vocab_size=size, sharpness=1.0), 5)
     other = ScriptedChainDrafter(draws, max_chain=3)

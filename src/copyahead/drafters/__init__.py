@@ -3,7 +3,12 @@
 factory  a policy's name in, a drafter out
 lookup   copies from the request's own row, as much as a length policy wants
 priced   the default policy, which weighs many places at once; prior has its tables
-hybrid   a copy beside another drafter's draft: which of the two is verified
+hybrid   copies beside a draft model: whose passes run, and who pays; the parts it decides with:
+         rounds            by what is there: first, agree, longer
+         arbitration       by price: every token from whichever side is worth more
+         chain_worth       what asking the model was worth, and when to look again
+         chain_acceptance  how likely its tokens are kept
+         drawn             by price, where the model draws its tokens
 pooled   what drafters over a pool of rows share
 
 Importing the package loads no kernel: names are found when they are used.

@@ -22,8 +22,8 @@ FIRST, COPIED, DRAWN = 0, 1, 2
 _PRIOR_WORTH = 0.6
 """Tokens that a pass is expected to gain where there is nothing to copy, before any was made."""
 _PRIOR_WEIGHT = 4.0
-_FLOOR = 0.1
-"""A worth is the mean of about its last ten passes."""
+_FLOOR = 0.03
+"""A worth is the mean of about its last thirty passes."""
 _MOST_RATIO = 4.0
 _FIRST_LOOK, _LAST_LOOK = 16, 512
 
