@@ -66,3 +66,25 @@ def test_counters_of_many_requests_are_sums_and_the_longest_of_their_matches() -
     assert total.longest_match == 12
     # A state of one request, and no count.
     assert total.window == 4
+
+
+def test_a_draft_of_several_sources_is_counted_by_its_parts() -> None:
+    draft = Draft((1, 2, 3, 4, 5), Source.PROMPT, 3, parts=((2, Source.MODEL), (4, Source.OUTPUT)))
+    stats = CopyStats()
+    stats.record_round(draft, 3, 4)
+    stats.record_round(draft.first(3), 1, 2)
+    assert stats.by_source == {
+        Source.PROMPT: SourceCount(4, 3),
+        Source.MODEL: SourceCount(3, 1),
+        Source.OUTPUT: SourceCount(1, 0),
+    }
+
+
+def test_a_part_ends_where_its_draft_is_cut() -> None:
+    draft = Draft((1, 2, 3), Source.MODEL, parts=((2, Source.OUTPUT),))
+    assert draft.first(2).parts == ()
+    assert [draft.source_at(place) for place in range(3)] == [
+        Source.MODEL,
+        Source.MODEL,
+        Source.OUTPUT,
+    ]

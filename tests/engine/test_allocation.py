@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,3 +97,11 @@ def test_the_price_in_shared_passes() -> None:
     shared = cost.shared(4, 4)
     assert shared(2) == 2.0
     assert shared(4) == 4.0
+
+
+def test_drawn_tokens_come_first_and_the_copy_behind_them_is_cut() -> None:
+    probs = np.ones(2, dtype=np.float32)
+    drawn = Draft(tokens=(1, 2, 3, 4), draft_probs=(probs, probs))
+    assert lengths([drawn, drawn, fixed(3)], 7, FREE) == [3, 3, 1]
+    assert lengths([drawn, drawn, fixed(9)], 4, FREE) == [2, 2, 0]
+    assert lengths([drawn, priced(0.9, 0.8)], 3, FREE) == [3, 0]

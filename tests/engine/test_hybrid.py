@@ -291,3 +291,31 @@ def test_what_the_draft_model_did_is_counted() -> None:
     kept = sum(count.num_accepted_tokens for count in stats.by_source.values())
     assert kept == stats.num_accepted_tokens
     assert set(stats.by_source) >= {Source.MODEL, Source.OUTPUT}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_choices_forks_and_requests_that_give_their_place_up(rule: HybridRule) -> None:
+    requests = [
+        Request(
+            prompt=[1 + row, 2, 3] * 4,
+            n=2,
+            max_tokens=30,
+            ignore_eos=True,
+            sampling=SamplingOptions(temperature=0.5, seed=row),
+        )
+        for row in range(2)
+    ]
+
+    def tight() -> FakeBackend:
+        return FakeBackend(ToyLM(seed=7), num_slots=4, context_size=64, num_cells=110)
+
+    with Engine(FakeBackend(ToyLM(seed=7))) as plain:
+        expected = [[c.tokens for c in done.choices] for done in plain.complete_all(requests)]
+    other = ScriptedChainDrafter(noisy(ToyLM(seed=7), 0.7), max_chain=4)
+    with engine_with(tight(), other, rule) as engine:
+        found = [[c.tokens for c in done.choices] for done in engine.complete_all(requests)]
+        engine.check()
+        assert engine.stats.preemptions > 0
+        assert engine.stats.num_model_passes > 0
+    assert found == expected
+    assert all(session.closed for session in other.sessions)

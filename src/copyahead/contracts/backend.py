@@ -120,7 +120,7 @@ class Sampler(Protocol):
         ...
 
     def target_probs(self, logits: Logits) -> npt.NDArray[np.float64]:
-        """The distribution that `sample` would choose from (shape `[vocab_size]`, sums to 1).
+        """The distribution that `sample` would choose from: sums to 1, indexed by token.
 
         After the whole chain of options; all of it on one token where they are greedy. Takes no
         draw and records nothing. `logits` may be overwritten.

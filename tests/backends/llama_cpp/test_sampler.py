@@ -11,6 +11,7 @@ import pytest
 
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import LlamaSettings
+from copyahead.backends.numpy_sampler import NumpySampler
 from copyahead.contracts import Logits
 from copyahead.sampling import SamplingOptions
 from tests.tiny_models import REAL_VOCAB, VOCAB
@@ -187,3 +188,32 @@ def test_every_seed_is_reproducible_and_none_is_fresh(backend: LlamaBackend) -> 
     for seed in (0, 1, 2**32 - 1):
         assert tokens(seed) == tokens(seed)
     assert tokens(None) != tokens(None)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, *KINDS], ids=str)
+def test_target_probs_are_what_is_drawn_from(
+    backend: LlamaBackend, options: dict[str, Any]
+) -> None:
+    sampling = SamplingOptions(seed=1, logit_bias={5: 2.0, 6: -100.0}, **options)
+    ours, plain = backend.sampler(sampling, [1, 2, 3]), NumpySampler(sampling, [1, 2, 3])
+    for place in range(4):
+        masked = noise(place)
+        masked[::3] = LOWEST
+        masked[REAL_VOCAB:] = LOWEST
+        found = ours.target_probs(masked.copy())
+        assert found.sum() == pytest.approx(1.0)
+        assert found == pytest.approx(plain.target_probs(masked)[: len(found)], abs=1e-4)
+        drawn = ours.sample(masked.copy())
+        assert found[drawn] > 0.0
+        plain.record(drawn)
+    assert 0.0 <= ours.draw() < 1.0
+    ours.close()
+
+
+def test_a_recorded_token_counts_as_a_sampled_one(backend: LlamaBackend) -> None:
+    options = SamplingOptions(frequency_penalty=1.5)
+    logits = row(t7=3.0, t8=2.0)
+    sampler = backend.sampler(options, [])
+    sampler.record(7)
+    assert sampler.sample(logits.copy()) == 8
+    sampler.close()
