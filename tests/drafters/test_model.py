@@ -266,8 +266,8 @@ def test_sampled_drafts_follow_their_own_distribution() -> None:
         said = made.extend([session], [[]])[0]
         assert said is not None
         assert said.draft_probs is not None
+        np.testing.assert_allclose(said.draft_probs, wanted, atol=1e-6)
         drawn[said.token] += 1
-    np.testing.assert_allclose(said.draft_probs, wanted, atol=1e-6)
     # Six standard deviations.
     error = np.abs(drawn / 4000 - wanted)
     assert (error <= 6 * np.sqrt(wanted * (1 - wanted) / 4000) + 1e-3).all()

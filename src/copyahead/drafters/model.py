@@ -178,7 +178,8 @@ class ModelDrafter:
         for number, session in self._open.items():
             assert session.slot == number, f"slot {number} has the session of {session.slot}"
             agreed, held = session.num_agreed, self._slots[number].held
-            assert held[:agreed] == session.history[:agreed] and agreed <= len(held), (
+            assert agreed <= len(held), f"slot {number} holds less than was agreed on"
+            assert held[:agreed] == session.history[:agreed], (
                 f"slot {number} of the draft model does not hold the history it is said to hold"
             )
 
