@@ -10,7 +10,7 @@ How tokens are chosen is in `copyahead.sampling`; the knobs of each length polic
 # flags are read in its own module, where the names in annotations kept as text are not known.
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from copyahead.errors import ConfigError
@@ -103,6 +103,12 @@ class DraftModelOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.draft_model is None:
+            changed = (f for f in fields(self) if getattr(self, f.name) != f.default)
+            for field in changed:
+                raise ConfigError(
+                    f"{field.name} needs draft_model: name a small model with the same tokenizer"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

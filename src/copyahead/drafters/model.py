@@ -9,6 +9,7 @@ are proposals like any other.
 
 from __future__ import annotations
 
+import bisect
 import math
 import time
 from collections.abc import Sequence
@@ -143,6 +144,7 @@ class ModelDrafter:
         slot: int,
         tenant: str = "",
         prediction: Sequence[Token] = (),
+        grammar: bool = False,
         sampling: SamplingOptions | None = None,
     ) -> ModelSession:
         """See `contracts.Drafter.open`. With `draft_sample`, drafts follow `sampling`."""
@@ -245,6 +247,11 @@ class ModelDrafter:
     def seconds(self, num_rows: int) -> float:
         """See `contracts.ChainDrafter.seconds`."""
         return self.pass_seconds(num_rows)
+
+    def longest_read(self, seconds: float) -> int:
+        """The longest text, up to the context, that it reads in so many seconds."""
+        texts = range(1, self._limits.context_size + 1)
+        return bisect.bisect_right(texts, seconds, key=self.seconds)
 
     def _is_silent(self, session: ModelSession, chain: Sequence[Token]) -> bool:
         length = len(session.history) + len(chain)

@@ -17,6 +17,7 @@ import msgspec
 
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import Backend, Capabilities
+from copyahead.drafters.draft_model import DraftModelCard
 from copyahead.engine.answer import Answer, open_answers
 from copyahead.engine.drafting import Drafting, MakeDrafter
 from copyahead.engine.handle import Handle, Sink, collector
@@ -54,6 +55,10 @@ class Engine:
         """Counters of all requests that have ended."""
         self.keep_step_cost: Callable[[StepCost], None] | None = None
         """Given the step cost when the engine is closed, where real passes have corrected it."""
+        self.beside = contextlib.ExitStack()
+        """What was loaded beside the backend: closed with the engine."""
+        self.draft_model: DraftModelCard | None = None
+        """What there is to say of a draft model, where one was loaded."""
         self._capabilities = _capabilities(backend)
         self._default_policy = policy
         self._drafting = Drafting(make_drafter, policy, backend.tokenizer.vocab_size)
@@ -370,6 +375,7 @@ class Engine:
         keep, self.keep_step_cost = self.keep_step_cost, None
         if keep is not None and self._passes.corrected:
             keep(self.step_cost)
+        self.beside.close()
         self.backend.close()
 
     def __enter__(self) -> Engine:

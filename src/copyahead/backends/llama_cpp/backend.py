@@ -22,6 +22,7 @@ from copyahead.backends.llama_cpp.load import (
     ROWS_PER_REQUEST,
     LlamaSettings,
     load_model,
+    memory_bytes,
     read_capabilities,
 )
 from copyahead.backends.llama_cpp.sampler import Candidates, LlamaSampler
@@ -70,6 +71,8 @@ class LlamaBackend:
         self._width = int(self._library.llama_vocab_n_tokens(self._vocab))
         self._tokenizer = LlamaTokenizer(self._library, self._vocab)
         self._capabilities = read_capabilities(self._library, model, context, settings, self._width)
+        self.memory_bytes = memory_bytes(self._library, model, context, settings)
+        """Of the weights and the KV cache."""
         self._lengths = [0] * settings.parallel
         self._memory = self._open_memory()
         self._candidates: Candidates | None = None

@@ -23,6 +23,7 @@ ROWS_PER_REQUEST = 1 + MAX_DRAFT_TOKENS
 _MIN_PASS_ROWS = 512
 _KV_TYPES = {"f16": 1, "q8_0": 8, "bf16": 30}
 """Numbers of `enum ggml_type`; the binding has no name for bf16."""
+_KV_BYTES = {"f16": 2.0, "q8_0": 34 / 32, "bf16": 2.0}
 _SNAPSHOT_BYTES = 256 << 20
 """Memory that snapshots of recurrent states may take, if more than a quarter of the weights."""
 
@@ -155,6 +156,20 @@ def meta_value(library: Any, model: Any, key: str) -> str | None:
     buffer = ctypes.create_string_buffer(1 << 12)
     length = library.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
     return None if length < 0 else buffer.value.decode("utf-8", "replace")
+
+
+def memory_bytes(library: Any, model: Any, context: Any, settings: LlamaSettings) -> int:
+    """Of the weights and of a KV cache of attention in every layer, which is the most there is."""
+    architecture = meta_value(library, model, "general.architecture")
+    heads = max(1, int(library.llama_model_n_head(model)))
+    width = int(library.llama_model_n_embd(model)) // heads
+
+    def length(name: str) -> int:
+        return int(meta_value(library, model, f"{architecture}.attention.{name}_length") or width)
+
+    row = int(library.llama_model_n_head_kv(model)) * (length("key") + length("value"))
+    cells = int(library.llama_model_n_layer(model)) * int(library.llama_n_ctx(context))
+    return int(library.llama_model_size(model) + cells * row * _KV_BYTES[settings.kv_type])
 
 
 def max_pass_rows(settings: LlamaSettings) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from copyahead.errors import ModelError
 
-_AFTER_A_WORD = ("must", "and", "holds")
+_AFTER_A_WORD = ("must", "and", "holds", "needs")
 """What follows a field's name where a sentence begins with it."""
 _WORDS = frozenset({"prompt", "file", "html"})
 """Fields whose names are those of the things themselves."""
