@@ -153,14 +153,17 @@ def test_compare_json_has_the_documented_keys(cli: Run, engines: list[Engine]) -
     )
     document = json.loads(out)
     assert (status, err) == (0, "")
-    assert list(document) == ["model", "settings", "exactness", "step_cost", "results"]
+    assert list(document) == [
+        "model", "settings", "exactness", "step_cost", "draft_model", "results",
+    ]  # fmt: skip
     assert document["step_cost"]["1"] == 1.0
     assert [result["policy"] for result in document["results"]] == ["window", "fixed"]
     for result in document["results"]:
         assert list(result) == [
             "workload", "policy", "temperature", "prompt_tokens", "output_tokens", "plain_tps",
             "lookup_tps", "speedup", "limit", "rounds", "tokens_per_round", "num_draft_tokens",
-            "num_accepted_tokens", "longest_match", "identical",
+            "num_accepted_tokens", "longest_match", "identical", "by_source", "num_model_passes",
+            "num_model_skips", "model_seconds", "num_compared", "num_agreed",
         ]  # fmt: skip
         assert result["identical"] is True
 

@@ -46,8 +46,10 @@ def backend(kind: type[FakeBackend] = FakeBackend, prompt: str = LINE * 2) -> Fa
 def use_backend(monkeypatch: pytest.MonkeyPatch, make: Callable[[], FakeBackend]) -> list[Engine]:
     made: list[Engine] = []
 
-    def load(path: Any = None, *, model: Any = None, lookup: Any = None) -> Engine:
-        loading.check_policy(lookup or LookupOptions())
+    def load(
+        path: Any = None, *, model: Any = None, lookup: Any = None, draft: Any = None
+    ) -> Engine:
+        loading.check_policy(lookup or LookupOptions(), draft)
         made.append(loading.make_engine(make(), lookup=lookup or LookupOptions()))
         return made[-1]
 

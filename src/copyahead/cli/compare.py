@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from copyahead.cli.options import (
     NONE_YET,
+    DraftModel,
     Flat,
     Json,
     MaxDraftTokens,
@@ -19,11 +20,11 @@ from copyahead.cli.options import (
     Quiet,
     Sampling,
     SamplingFlags,
-    policies_named,
+    modes_named,
 )
 from copyahead.cli.terminal import output
 from copyahead.cli.terminal.sentences import check_model_path
-from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions, ModelOptions
+from copyahead.config import MAX_DRAFT_TOKENS, DraftModelOptions, LookupOptions, ModelOptions
 from copyahead.errors import ConfigError
 from copyahead.evaluate.workloads import WORKLOADS, Workload, workload
 from copyahead.ranges import Range, check_ranges
@@ -33,8 +34,6 @@ from copyahead.types import Exactness
 if TYPE_CHECKING:
     from copyahead.engine import Completion, Engine
     from copyahead.evaluate.compare import Comparison, Plan
-
-RUNS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class CompareOptions:
     max_tokens: Annotated[int | None, Range(1, 2**24)] = None
     """Most tokens to write; each workload has its own when not given."""
     repeat: Annotated[int, Range(1, 100)] = 1
-    """How often plain, lookup, lookup, plain is run."""
+    """How often plain, every policy, every policy backwards, plain is run."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -61,6 +60,7 @@ class CompareOptions:
 _DEFAULT_COMPARE = CompareOptions()
 _DEFAULT_MODEL = ModelOptions()
 _DEFAULT_SAMPLING = SamplingFlags()
+_NO_DRAFT_MODEL = DraftModelOptions()
 
 
 def compare(
@@ -69,6 +69,7 @@ def compare(
     *,
     options: Annotated[CompareOptions, Flat] = _DEFAULT_COMPARE,
     sampling: Sampling = _DEFAULT_SAMPLING,
+    draft_options: DraftModel = _NO_DRAFT_MODEL,
     model_options: Model = _DEFAULT_MODEL,
     lookup: Annotated[bool, Parameter(show=False)] = True,
     quiet: Quiet = False,
@@ -76,8 +77,9 @@ def compare(
 ) -> int:
     """Decode plainly and with lookup, alternately, and compare texts and speeds.
 
-    Without a seed, seed 0 is taken. The exit status is 1 if any text differs although the
-    probe says that none can.
+    With a draft model, every policy is run without it (`POLICY+off`), the draft model alone
+    (`model`), and both (`POLICY+RULE`). Without a seed, seed 0 is taken. The exit status is 1 if
+    any text differs although the probe says that none can.
 
     Example: `copyahead compare model.gguf --workload list copy --policy priced window`
     """
@@ -89,10 +91,10 @@ def compare(
     if not lookup:
         raise ConfigError("compare needs lookup: leave out --no-lookup and COPYAHEAD_LOOKUP=0")
     works = [workload(name) for name in options.workload or WORKLOADS]
-    policies = policies_named(options.policy)
+    policies = modes_named(options.policy, draft_options)
     plan = Plan(sampling=sampling, repeat=options.repeat, max_tokens=options.max_tokens)
-    drafting = LookupOptions(policy=policies[0], max_draft_tokens=options.max_draft_tokens)
-    with load(model, model=model_options, lookup=drafting) as engine:
+    drafting = LookupOptions(policy=policies[-1], max_draft_tokens=options.max_draft_tokens)
+    with load(model, model=model_options, lookup=drafting, draft=draft_options) as engine:
         results = [result for result, _ in run_all(engine, works, policies, plan)]
         exactness = engine.backend.exactness
         if json:
@@ -106,15 +108,14 @@ def run_all(
     engine: Engine, works: Sequence[Workload], policies: Sequence[str], plan: Plan
 ) -> list[tuple[Comparison, Completion]]:
     """Every workload under every policy, with a bar on standard error."""
-    from copyahead.evaluate.compare import compare as run_one
+    from copyahead.evaluate.compare import compare_all
 
     results = []
-    total = len(works) * len(policies) * RUNS * plan.repeat
+    total = len(works) * (1 + len(policies)) * 2 * plan.repeat
     with output.bar("", total, counted=True) as bar:
         for work in works:
-            for policy in policies:
-                bar.describe(f"{work.name}, {policy}")
-                results.append(run_one(engine, work, policy, plan, on_run=bar.advance))
+            bar.describe(f"{work.name}, {', '.join(policies)}")
+            results += compare_all(engine, work, policies, plan, on_run=bar.advance)
     return results
 
 
@@ -131,6 +132,7 @@ def document(engine: Engine, results: Sequence[Comparison]) -> dict[str, Any]:
         "settings": output.settings(engine),
         "exactness": output.exactness_json(engine.backend.exactness),
         "step_cost": output.step_cost_json(_current_cost(engine)),
+        "draft_model": engine.draft_model,
         "results": list(results),
     }
 
@@ -140,6 +142,8 @@ def show(engine: Engine, results: Sequence[Comparison]) -> None:
     console = output.stdout()
     console.print(render(results))
     lines = [_limits_text(results), output.level(engine.backend.exactness)]
+    if engine.draft_model is not None:
+        lines.append(f"draft model: {engine.draft_model}")
     console.print("\n" + "\n".join(lines), soft_wrap=True)
 
 
@@ -149,15 +153,26 @@ def render(results: Sequence[Comparison]) -> Any:
         "workload", "policy", "prompt", "output", "plain tok/s", "lookup tok/s", "speed-up",
         "of limit", "rounds", "tok/round", "drafted", "accepted", "longest", "identical",
     )  # fmt: skip
+    models = any(r.num_model_passes or r.num_model_skips for r in results)
+    if models:
+        for column in ("of the model", "its passes", "its s"):
+            table.add_column(column, justify="right", no_wrap=True)
     for r in results:
         table.add_row(
             r.workload, r.policy, str(r.prompt_tokens), str(r.output_tokens),
             f"{r.plain_tps:.1f}", f"{r.lookup_tps:.1f}", f"{r.speedup:.2f}",
             output.share_of_limit(r.speedup / r.limit), str(r.rounds), f"{r.tokens_per_round:.2f}",
             str(r.num_draft_tokens), str(r.num_accepted_tokens), str(r.longest_match),
-            "yes" if r.identical else "NO",
+            "yes" if r.identical else "NO", *(_model_cells(r) if models else ()),
         )  # fmt: skip
     return table
+
+
+def _model_cells(result: Comparison) -> tuple[str, str, str]:
+    """What of the accepted tokens was a draft model's, and what that took."""
+    count = result.by_source.get("model")
+    kept = f"{count.num_accepted_tokens}/{count.num_draft_tokens}" if count is not None else "0/0"
+    return kept, str(result.num_model_passes), f"{result.model_seconds:.2f}"
 
 
 def _current_cost(engine: Engine) -> StepCost:

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from copyahead.cli.options import (
     OUTPUT,
+    DraftModel,
     Flat,
     Json,
     Lookup,
@@ -23,7 +24,7 @@ from copyahead.cli.options import (
 )
 from copyahead.cli.terminal import output
 from copyahead.cli.terminal.sentences import check_model_path
-from copyahead.config import ModelOptions
+from copyahead.config import DraftModelOptions, ModelOptions
 from copyahead.errors import BackendError
 from copyahead.types import FinishReason
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _DEFAULT_PROMPT = PromptOptions()
 _DEFAULT_MODEL = ModelOptions()
 _DEFAULT_LOOKUP = LookupFlags()
+_NO_DRAFT_MODEL = DraftModelOptions()
 _DEFAULT_SAMPLING = SamplingFlags()
 
 
@@ -44,6 +46,7 @@ def generate(
     prompt_options: Annotated[PromptOptions, Flat] = _DEFAULT_PROMPT,
     sampling: Sampling = _DEFAULT_SAMPLING,
     lookup_options: Lookup = _DEFAULT_LOOKUP,
+    draft_options: DraftModel = _NO_DRAFT_MODEL,
     model_options: Model = _DEFAULT_MODEL,
     stats: Annotated[bool, Parameter(negative="", group=OUTPUT)] = False,
     show_copied: Annotated[bool, Parameter(group=OUTPUT)] = False,
@@ -68,7 +71,9 @@ def generate(
     output.be_quiet(quiet)
     check_model_path("generate", model, has_text=prompt_options.has_text)
     text = prompt_options.text()
-    with load(model, model=model_options, lookup=lookup_options) as engine:
+    with load(model, model=model_options, lookup=lookup_options, draft=draft_options) as engine:
+        if engine.draft_model is not None:
+            output.remark(f"draft model: {engine.draft_model}")
         request = make_request(engine, text, prompt_options, sampling)
         if not json and not prompt_options.chat and _is_question(engine, text):
             output.remark(
@@ -134,6 +139,13 @@ def _stats_text(counts: CopyStats) -> str:
         "tok/s": f"{counts.tokens_per_second:.1f}",
         "prefill seconds": f"{counts.prefill_seconds:.2f}",
     }
+    if counts.num_model_passes or counts.num_model_skips:
+        rows |= {
+            "draft model's passes": counts.num_model_passes,
+            "draft model's seconds": f"{counts.model_seconds:.2f}",
+            "rounds without it": counts.num_model_skips,
+            "agreed with copies": f"{counts.num_agreed} of {counts.num_compared}",
+        }
     return "\n".join(f"{name}: {value}" for name, value in rows.items())
 
 
@@ -157,5 +169,7 @@ def _document(engine: Engine, choice: Choice, counts: CopyStats) -> dict[str, An
             "tokens_per_round": round(counts.tokens_per_round, 4),
             "tokens_per_second": round(counts.tokens_per_second, 2),
             "prefill_seconds": round(counts.prefill_seconds, 4),
+            "by_source": output.by_source_json(counts),
+            "draft_model": output.draft_model_json(counts),
         },
     }

@@ -19,6 +19,7 @@ from cyclopts import Group, Parameter
 from copyahead.config import (
     MAX_DRAFT_TOKENS,
     DraftLength,
+    DraftModelOptions,
     LookupOptions,
     ModelOptions,
     SharedOptions,
@@ -83,6 +84,7 @@ ModelPath = Annotated[
 ]
 Model = Annotated[ModelOptions, Flat, Parameter(group=MODEL)]
 Lookup = Annotated[LookupFlags, Flat, Parameter(group=DRAFTING)]
+DraftModel = Annotated[DraftModelOptions, Flat, Parameter(group=DRAFTING)]
 Shared = Annotated[SharedOptions, Flat, Parameter(group=DRAFTING)]
 Sampling = Annotated[SamplingFlags, Flat, Parameter(group=SAMPLING)]
 Json = Annotated[
@@ -232,3 +234,17 @@ def policies_named(names: Sequence[str]) -> list[str]:
     from copyahead.policies import parse_policy
 
     return [str(parse_policy(name)) for name in names]
+
+
+def modes_named(names: Sequence[str], draft: DraftModelOptions) -> list[str]:
+    """What `compare` runs: `names`, and with a draft model each of them without it, and it alone.
+
+    Raises ConfigError for an unknown one.
+    """
+    from copyahead.drafters.mode import COPIES_ALONE, MODEL_ALONE, parse_mode
+
+    if draft.draft_model is None:
+        return policies_named(names)
+    both = [str(parse_mode(name, draft.hybrid)) for name in names]
+    alone = [f"{mode.rpartition('+')[0]}+{COPIES_ALONE}" for mode in both if "+" in mode]
+    return list(dict.fromkeys([*alone, MODEL_ALONE, *both]))

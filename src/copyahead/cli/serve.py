@@ -6,14 +6,30 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import Parameter
 
-from copyahead.cli.options import MODEL, NONE_YET, Flat, Lookup, LookupFlags, ModelPath, Shared
+from copyahead.cli.options import (
+    MODEL,
+    NONE_YET,
+    DraftModel,
+    Flat,
+    Lookup,
+    LookupFlags,
+    ModelPath,
+    Shared,
+)
 from copyahead.cli.terminal import output
 from copyahead.cli.terminal.sentences import check_model_path
-from copyahead.config import Limits, LookupOptions, ModelOptions, NumParallel, SharedOptions
+from copyahead.config import (
+    DraftModelOptions,
+    Limits,
+    LookupOptions,
+    ModelOptions,
+    NumParallel,
+    SharedOptions,
+)
 from copyahead.errors import ConfigError, MissingExtraError
 from copyahead.ranges import Range, check_ranges
 
@@ -23,6 +39,7 @@ if TYPE_CHECKING:
     from copyahead.traces.record import TraceWriter
 
 _DEFAULT_LOOKUP = LookupFlags()
+_NO_DRAFT_MODEL = DraftModelOptions()
 _NOT_SHARED = SharedOptions()
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
 """As browsers send it, or `*`; pages without an origin of their own send `null`."""
@@ -89,6 +106,7 @@ def serve(
     http: Annotated[HttpOptions, Flat] = _DEFAULT_HTTP,
     limits: Annotated[Limits, Flat] = _DEFAULT_LIMITS,
     lookup_options: Lookup = _DEFAULT_LOOKUP,
+    draft_options: DraftModel = _NO_DRAFT_MODEL,
     shared_options: Shared = _NOT_SHARED,
     model_options: Annotated[ServedModelOptions, Flat, Parameter(group=MODEL)] = _DEFAULT_MODEL,
     request_log: bool = True,
@@ -117,12 +135,13 @@ def serve(
 
     check_model_path("serve", model)
     options = _server_options(http, limits)
-    _check_early(lookup_options, record)
+    _check_early(lookup_options, draft_options, record)
     bound = bind(http.host, http.port)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("copyahead").setLevel(logging.INFO if request_log else logging.WARNING)
     try:
-        service = _service(model, http, options, lookup_options, shared_options, model_options)
+        drafting = _Drafting(lookup_options, shared_options, draft_options)
+        service = _service(model, http, options, drafting, model_options)
         if record is not None:
             service.recorder = _recorder(record, service)
     except BaseException:
@@ -138,6 +157,14 @@ def serve(
         if service.recorder is not None:
             service.recorder.close()
     return 0
+
+
+class _Drafting(NamedTuple):
+    """What drafts, and with what."""
+
+    lookup: LookupOptions
+    shared: SharedOptions
+    draft: DraftModelOptions
 
 
 def _server_options(http: HttpOptions, limits: Limits) -> ServerOptions:
@@ -157,12 +184,12 @@ def _server_options(http: HttpOptions, limits: Limits) -> ServerOptions:
     )
 
 
-def _check_early(lookup: LookupOptions, record: Path | None) -> None:
+def _check_early(lookup: LookupOptions, draft: DraftModelOptions, record: Path | None) -> None:
     """What else can be known to be wrong before a model is loaded."""
     from copyahead.loading import check_policy
     from copyahead.traces.record import TraceWriter
 
-    check_policy(lookup)
+    check_policy(lookup, draft)
     if record is not None:
         TraceWriter(record).close()
 
@@ -171,8 +198,7 @@ def _service(
     model: ModelPath,
     http: HttpOptions,
     options: ServerOptions,
-    lookup: LookupOptions,
-    shared: SharedOptions,
+    drafting: _Drafting,
     model_options: ModelOptions,
 ) -> Service:
     from dataclasses import replace
@@ -185,7 +211,8 @@ def _service(
 
     path = find_model(model)
     output.remark(f"loading {path.name}")
-    engine = load(path, model=model_options, lookup=lookup, shared=shared)
+    lookup, shared, draft = drafting
+    engine = load(path, model=model_options, lookup=lookup, shared=shared, draft=draft)
     engine.warm_up()
     try:
         template = ChatTemplate.from_backend(engine.backend)
@@ -216,6 +243,7 @@ def _banner(service: Service, lookup: LookupOptions, shared: SharedOptions, url:
         f"slots: {capabilities.num_slots}",
         output.level(service.backend.exactness),
         f"lookup: {_lookup_line(service.engine, lookup)}",
+        f"draft model: {service.engine.draft_model or 'none (--draft-model)'}",
         f"shared store: {_shared_line(service, shared)}",
         f"chat template: {'ChatML' if service.template.source == CHATML else 'the model has one'}",
         f"keys: {keys or 'none, everybody on this address may ask'}",

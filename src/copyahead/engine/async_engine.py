@@ -16,6 +16,7 @@ from functools import partial
 from types import TracebackType
 
 from copyahead.contracts import Backend
+from copyahead.drafters.draft_model import DraftModelCard
 from copyahead.engine.engine import Engine
 from copyahead.engine.handle import Handle
 from copyahead.engine.request import Choice, Chunk, Completion, Request
@@ -146,6 +147,11 @@ class AsyncEngine:
     def backend(self) -> Backend:
         """The engine's backend. Only the worker runs passes on it."""
         return self._engine.backend
+
+    @property
+    def draft_model(self) -> DraftModelCard | None:
+        """What there is to say of the engine's draft model, if it has one."""
+        return self._engine.draft_model
 
     @property
     def max_draft_tokens(self) -> int:

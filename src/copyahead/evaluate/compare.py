@@ -1,6 +1,7 @@
 """Plain decoding and lookup side by side, on one prompt: is the text the same, is it faster?
 
-Runs alternate (plain, lookup, lookup, plain), so that a machine that grows slower or faster
+Runs alternate (plain, lookup, lookup, plain; with several policies each of them on the way there
+and on the way back), so that a machine that grows slower or faster
 favours neither, and each begins with an engine that remembers nothing. Speeds are medians, of
 the tokens after the first: reading the prompt is not decoding. What a copy that never breaks could
 reach is reckoned from the passes of the same runs.
@@ -8,7 +9,7 @@ reach is reckoned from the passes of the same runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -20,11 +21,11 @@ from copyahead.engine.passes import PassTimes
 from copyahead.errors import BackendError
 from copyahead.evaluate.workloads import Workload
 from copyahead.sampling import SamplingOptions
+from copyahead.stats import SourceCount
 from copyahead.step_cost import StepCost
 from copyahead.types import FinishReason
 
 _WARM_UP_TOKENS = 24
-_ORDER = (False, True, True, False)
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -49,6 +50,17 @@ class Comparison(msgspec.Struct, frozen=True):
     longest_match: int
     identical: bool
     """Whether every run gave the same tokens, text and finish reason."""
+    by_source: dict[str, SourceCount] = {}
+    """Drafted and accepted tokens by where they came from."""
+    num_model_passes: int = 0
+    """Passes of a draft model."""
+    num_model_skips: int = 0
+    """Rounds in which it was not asked."""
+    model_seconds: float = 0.0
+    num_compared: int = 0
+    """Rounds in which there were a copy and a draft of its."""
+    num_agreed: int = 0
+    """Those of them in which both began with the same token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,24 +91,37 @@ def compare(
 
     `on_run` is called after every timed run. Raises BackendError where a run fails.
     """
+    return compare_all(engine, workload, [policy], plan, on_run=on_run)[0]
+
+
+def compare_all(
+    engine: Engine,
+    workload: Workload,
+    policies: Sequence[str],
+    plan: Plan,
+    *,
+    on_run: Callable[[], None] = lambda: None,
+) -> list[tuple[Comparison, Completion]]:
+    """`compare` for several policies against the same plain runs, all of them alternated."""
     max_tokens = workload.max_tokens if plan.max_tokens is None else plan.max_tokens
     request = Request(
         prompt=engine.backend.tokenizer.encode(workload.prompt),
         sampling=plan.seeded,
         max_tokens=max_tokens,
         min_tokens=min(workload.min_tokens, max_tokens),
-        policy=policy,
     )
-    _warm_up(engine, request)
+    _warm_up(engine, request, policies)
     before = engine.pass_times
-    plain: list[Completion] = []
-    lookup: list[Completion] = []
-    for drafting in _ORDER * plan.repeat:
-        (lookup if drafting else plain).append(_run(engine, request, drafting))
+    runs: dict[str | None, list[Completion]] = {None: [], **{policy: [] for policy in policies}}
+    for policy in [*runs, *reversed(runs)] * plan.repeat:
+        runs[policy].append(_run(engine, request, policy))
         on_run()
     limit = partial(limit_of, engine.step_cost, passes_since(before, engine.pass_times))
-    comparison = judge(workload.name, policy, plan.sampling.temperature, plain, lookup, limit)
-    return comparison, lookup[-1]
+    plain, temperature = runs[None], plan.sampling.temperature
+    return [
+        (judge(workload.name, policy, temperature, plain, runs[policy], limit), runs[policy][-1])
+        for policy in policies
+    ]
 
 
 def passes_since(before: PassTimes, now: PassTimes) -> PassTimes:
@@ -154,26 +179,37 @@ def judge(
         num_accepted_tokens=stats.num_accepted_tokens,
         longest_match=stats.longest_match,
         identical=len(answers) == 1,
+        by_source={str(source): count for source, count in stats.by_source.items()},
+        num_model_passes=stats.num_model_passes,
+        num_model_skips=stats.num_model_skips,
+        model_seconds=round(stats.model_seconds, 4),
+        num_compared=stats.num_compared,
+        num_agreed=stats.num_agreed,
     )
 
 
-def _run(engine: Engine, request: Request, drafting: bool) -> Completion:
+def _run(engine: Engine, request: Request, policy: str | None) -> Completion:
     engine.reset()
-    done = engine.complete(msgspec.structs.replace(request, lookup=drafting))
+    done = engine.complete(_with_policy(request, policy))
     choice = done.choices[0]
     if choice.finish_reason is FinishReason.ERROR:
         raise BackendError(choice.error or "the request failed")
     return done
 
 
-def _warm_up(engine: Engine, request: Request) -> None:
+def _with_policy(request: Request, policy: str | None) -> Request:
+    """`request` under `policy`; None: plainly."""
+    return msgspec.structs.replace(request, policy=policy, lookup=policy is not None)
+
+
+def _warm_up(engine: Engine, request: Request, policies: Sequence[str]) -> None:
     """A short run each way, so that nothing is loaded or compiled in a timed one."""
     limit = request.max_tokens
     tokens = _WARM_UP_TOKENS if limit is None else min(_WARM_UP_TOKENS, limit)
     short = msgspec.structs.replace(request, max_tokens=tokens, min_tokens=0)
-    for drafting in (True, False):
-        # The second keeps the first one's prompt: this is no timed run.
-        engine.complete(msgspec.structs.replace(short, lookup=drafting))
+    for policy in (*policies, None):
+        # Each keeps the prompt of the one before it: this is no timed run.
+        engine.complete(_with_policy(short, policy))
 
 
 def _answer(choice: Choice) -> tuple[tuple[int, ...], str, FinishReason | None]:

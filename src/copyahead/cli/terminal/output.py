@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from copyahead.engine import Engine
+    from copyahead.stats import CopyStats
     from copyahead.step_cost import StepCost
     from copyahead.types import Exactness
 
@@ -155,6 +156,25 @@ def exactness_json(exactness: Exactness | None) -> dict[str, Any] | None:
 def step_cost_json(cost: StepCost) -> dict[str, float]:
     """`{"1": 1.0, ...}`."""
     return {str(rows): round(time, 4) for rows, time in cost.points().items()}
+
+
+def by_source_json(counts: CopyStats) -> dict[str, dict[str, int]]:
+    """Drafted and accepted tokens by where they came from."""
+    return {
+        str(source): {"drafted": count.num_draft_tokens, "accepted": count.num_accepted_tokens}
+        for source, count in sorted(counts.by_source.items())
+    }
+
+
+def draft_model_json(counts: CopyStats) -> dict[str, float]:
+    """What a draft model did; zeros where there is none."""
+    return {
+        "passes": counts.num_model_passes,
+        "skips": counts.num_model_skips,
+        "seconds": round(counts.model_seconds, 4),
+        "compared": counts.num_compared,
+        "agreed": counts.num_agreed,
+    }
 
 
 def number(value: float) -> str:
