@@ -60,6 +60,31 @@ PAGE = [
     ),
     ("counter", "copyahead:drafter_faults_total", "Rounds that ran plain because a drafter failed"),
     ("counter", "copyahead:retries_total", "Passes repeated without drafts because they failed"),
+    (
+        "counter",
+        "copyahead:draft_model_passes_total",
+        "Passes of the draft model, once for each request that took part",
+    ),
+    (
+        "counter",
+        "copyahead:draft_model_skips_total",
+        "Rounds in which the draft model was not asked",
+    ),
+    (
+        "counter",
+        "copyahead:draft_model_seconds_total",
+        "Seconds spent in the draft model's passes",
+    ),
+    (
+        "counter",
+        "copyahead:drafts_compared_total",
+        "Rounds with both a copy and a draft of the draft model",
+    ),
+    (
+        "counter",
+        "copyahead:drafts_agreed_total",
+        "Those of them in which both began with the same token",
+    ),
     ("counter", "vllm:spec_decode_num_accepted_tokens_per_pos_total", "Drafted tokens kept"),
     ("counter", "copyahead:draft_tokens_by_source_total", "Drafted tokens"),
     ("counter", "copyahead:accepted_tokens_by_source_total", "Drafted tokens kept"),
@@ -92,6 +117,11 @@ STATS = CopyStats(
     decode_seconds=2.5,
     draft_seconds=0.25,
     verify_seconds=2.25,
+    num_model_passes=40,
+    num_model_skips=30,
+    model_seconds=0.5,
+    num_compared=9,
+    num_agreed=7,
     by_source={Source.PROMPT: SourceCount(180, 120), Source.OUTPUT: SourceCount(120, 80)},
     accepted_per_position=[70, 60, 50],
 )
@@ -115,6 +145,11 @@ TOTALS = {
     "copyahead:verify_seconds": 2.25,
     "copyahead:drafter_faults": 2,
     "copyahead:retries": 3,
+    "copyahead:draft_model_passes": 40,
+    "copyahead:draft_model_skips": 30,
+    "copyahead:draft_model_seconds": 0.5,
+    "copyahead:drafts_compared": 9,
+    "copyahead:drafts_agreed": 7,
 }
 SHARES = {
     ("vllm:spec_decode_num_accepted_tokens_per_pos", "position"): {"0": 70, "1": 60, "2": 50},

@@ -45,10 +45,19 @@ def parse_mode(text: str, rule: HybridRule | None) -> Mode:
         return Mode(None, None)
     copies = parse_policy(name)
     if not plus:
-        return Mode(copies, rule)
+        return _possible(Mode(copies, rule))
     if wanted == COPIES_ALONE:
         return Mode(copies, None)
     if wanted not in get_args(HybridRule):
         known = ", ".join((*get_args(HybridRule), COPIES_ALONE))
         raise ConfigError(f"policy {text!r}: there is no rule {wanted!r}; take one of {known}")
-    return Mode(copies, cast("HybridRule", wanted))
+    return _possible(Mode(copies, cast("HybridRule", wanted)))
+
+
+def _possible(mode: Mode) -> Mode:
+    if mode.rule == "priced" and mode.copies is not None and mode.copies.is_preset:
+        raise ConfigError(
+            f"hybrid priced needs copies that know their chances, and policy {mode.copies.name} "
+            "does not: take policy priced, or hybrid agree, longer or first"
+        )
+    return mode

@@ -134,6 +134,31 @@ _TOTALS: tuple[tuple[str, str, Callable[[CopyStats], float]], ...] = (
         "Passes repeated without drafts because they failed",
         lambda s: s.retries,
     ),
+    (
+        "copyahead:draft_model_passes",
+        "Passes of the draft model, once for each request that took part",
+        lambda s: s.num_model_passes,
+    ),
+    (
+        "copyahead:draft_model_skips",
+        "Rounds in which the draft model was not asked",
+        lambda s: s.num_model_skips,
+    ),
+    (
+        "copyahead:draft_model_seconds",
+        "Seconds spent in the draft model's passes",
+        lambda s: s.model_seconds,
+    ),
+    (
+        "copyahead:drafts_compared",
+        "Rounds with both a copy and a draft of the draft model",
+        lambda s: s.num_compared,
+    ),
+    (
+        "copyahead:drafts_agreed",
+        "Those of them in which both began with the same token",
+        lambda s: s.num_agreed,
+    ),
 )
 """Counters: name, help, and what a request adds to it."""
 

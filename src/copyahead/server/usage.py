@@ -31,7 +31,7 @@ def usage(stats: CopyStats, num_reasoning_tokens: int = 0) -> dict[str, Any]:
 
 
 def timings(stats: CopyStats) -> dict[str, Any]:
-    """How long it took and what copying did. The first ten names are those of llama.cpp's server.
+    """How long it took and what drafting did. The first ten names are those of llama.cpp's server.
 
     Times are in milliseconds; with several answers they are added up.
     """
@@ -55,6 +55,13 @@ def timings(stats: CopyStats) -> dict[str, Any]:
         "by_source": {
             str(source): {"drafted": count.num_draft_tokens, "accepted": count.num_accepted_tokens}
             for source, count in sorted(stats.by_source.items())
+        },
+        "draft_model": {
+            "passes": stats.num_model_passes,
+            "skips": stats.num_model_skips,
+            "ms": round(1000 * stats.model_seconds, 3),
+            "compared": stats.num_compared,
+            "agreed": stats.num_agreed,
         },
     }
 

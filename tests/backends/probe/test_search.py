@@ -28,6 +28,7 @@ from copyahead.errors import ModelError
 from copyahead.loading import load
 from copyahead.step_cost import StepCost, StepCostMeter
 from copyahead.types import Exactness
+from tests.small_models import quantized
 from tests.tiny_models import write_plain
 
 QUICK = LlamaSettings(threads=2)
@@ -468,28 +469,9 @@ class TestLoading:
         backend.close()
 
 
-QUANTIZATIONS = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q6_K": 18}
-
-
-def quantized(source: Path, kind: str, target: Path) -> Path:
-    """`source` again in another quantisation, by llama.cpp itself."""
-    from copyahead.backends.llama_cpp.library import library
-
-    llama = library()
-    params = llama.llama_model_quantize_default_params()
-    params.ftype = QUANTIZATIONS[kind]
-    params.allow_requantize = True
-    params.nthread = 2
-    status = llama.llama_model_quantize(
-        os.fsencode(source), os.fsencode(target), ctypes.byref(params)
-    )
-    assert status == 0
-    return target
-
-
 @pytest.mark.model
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["Q4_1", *QUANTIZATIONS])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q4_0", "Q8_0", "Q4_K_M", "Q6_K"])
 def test_the_bundled_model_is_exact_in_every_quantisation(
     kind: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
