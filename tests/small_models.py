@@ -42,8 +42,8 @@ def with_layers(source: Path, layers: int, target: Path) -> Path:
         element = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
         writer.add_key_value(name, value, kind, sub_type=element)
     for tensor in reader.tensors:
-        block, number, *_ = [*tensor.name.split("."), ""]
-        if block != "blk" or int(number) < layers:
+        place = tensor.name.split(".")
+        if place[0] != "blk" or int(place[1]) < layers:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -277,6 +277,7 @@ class ForcedDrafter:
         tenant: str = "",
         prediction: Sequence[Token] = (),
         grammar: bool = False,
+        sampling: SamplingOptions | None = None,
     ) -> DraftSession:
         """A session; kept in `sessions` for the test to look at."""
         session = ForcedSession(self._plan, prompt, slot)
@@ -385,6 +386,7 @@ class ScriptedChainDrafter:
         tenant: str = "",
         prediction: Sequence[Token] = (),
         grammar: bool = False,
+        sampling: SamplingOptions | None = None,
     ) -> ScriptedChainSession:
         """A session that has read nothing yet."""
         session = ScriptedChainSession(self, prompt, slot)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from copyahead.sampling import SamplingOptions
 from copyahead.types import Draft, Token
 
 
@@ -70,10 +71,12 @@ class Drafter(Protocol):
         tenant: str = "",
         prediction: Sequence[Token] = (),
         grammar: bool = False,
+        sampling: SamplingOptions | None = None,
     ) -> DraftSession:
         """A session for a request that has read `prompt`, in row `slot`.
 
         `grammar`: the request is under one. Drafts are cut at what it forbids in any case.
+        `sampling`: how the request chooses, for a drafter that draws its tokens as well.
 
         `prediction` is text that the answer is expected to repeat: it may be copied from, and
         is not part of the history. Nothing that is learnt from one `tenant`'s requests touches

@@ -41,6 +41,7 @@ from copyahead.drafters.rounds import (
 )
 from copyahead.errors import ConfigError
 from copyahead.history.pool import Tokens
+from copyahead.sampling import SamplingOptions
 from copyahead.types import NO_DRAFT, Draft, Source, Token
 
 MAX_TENANTS = 64
@@ -222,10 +223,15 @@ class HybridDrafter:
         tenant: str = "",
         prediction: Tokens = (),
         grammar: bool = False,
+        sampling: SamplingOptions | None = None,
     ) -> HybridSession:
         """See `contracts.Drafter.open`."""
         other = self._other.open(
-            cast("Sequence[Token]", prompt), slot=slot, tenant=tenant, grammar=grammar
+            cast("Sequence[Token]", prompt),
+            slot=slot,
+            tenant=tenant,
+            grammar=grammar,
+            sampling=sampling,
         )
         try:
             copies = self._copies.open(prompt, slot=slot, tenant=tenant, prediction=prediction)

@@ -22,9 +22,10 @@ from copyahead.acceptance import inverse_cdf
 from copyahead.config import DraftModelOptions
 from copyahead.contracts import Backend, DraftSession, Logits, NextToken, Part
 from copyahead.drafters.pass_seconds import PassSeconds, measure
+from copyahead.drafters.rounds import chain_of
 from copyahead.errors import BackendError, ModelError
 from copyahead.sampling import SamplingOptions
-from copyahead.types import NO_DRAFT, Draft, Source, Token
+from copyahead.types import Draft, Token
 
 MIN_FORK = 32
 """Rows that a fork of another slot must save; more rows than these are read ahead, alone."""
@@ -203,7 +204,7 @@ class ModelDrafter:
                 for place, said in zip(going, found, strict=True)
                 if said is not None and len(chains[place]) < lengths[place]
             ]
-        return [_draft(chain) for chain in chains]
+        return [chain_of(chain) for chain in chains]
 
     def extend(
         self, sessions: Sequence[DraftSession], chains: Sequence[Sequence[Token]]
@@ -376,12 +377,6 @@ class ModelDrafter:
         token = inverse_cdf(probs.astype(np.float64), session.random.random() * total)
         said = session.drawn[tuple(chain)] = NextToken(token, float(probs[token]), probs)
         return said
-
-
-def _draft(chain: Sequence[NextToken]) -> Draft:
-    if not chain:
-        return NO_DRAFT
-    return Draft(tokens=tuple(said.token for said in chain), source=Source.MODEL)
 
 
 def _common_length(left: list[Token], right: list[Token], start: int = 0, at_least: int = 0) -> int:

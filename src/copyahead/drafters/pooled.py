@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 from copyahead.history.pool import HistoryPool, Tokens
+from copyahead.sampling import SamplingOptions
 
 
 class RowSession(Protocol):
@@ -35,6 +36,7 @@ class PooledDrafter(ABC, Generic[S]):
         tenant: str = "",
         prediction: Tokens = (),
         grammar: bool = False,
+        sampling: SamplingOptions | None = None,
     ) -> S:
         """See `contracts.Drafter.open`. Raises ValueError where a session is open in `slot`."""
         if slot in self._open:

@@ -95,6 +95,7 @@ class Drafting:
                 tenant=request.tenant,
                 prediction=request.prediction,
                 grammar=answer.grammar is not None,
+                sampling=request.sampling,
             )
         except Exception as error:
             self._fault(answer, error)
