@@ -12,7 +12,7 @@ CMAKE_ARGS ?= -DGGML_NATIVE=OFF
 export CMAKE_ARGS
 
 .PHONY: demo test test-slow check bench bench-server bench-busy bench-http bench-peers
-.PHONY: figures ablations test-lm-eval
+.PHONY: figures ablations test-lm-eval bench-draft
 .PHONY: docs clean install
 
 demo: $(STAMP)
@@ -53,6 +53,10 @@ bench-server: $(STAMP) $(PEERS)/.installed
 # Plain decoding while other programs use the CPUs.
 bench-busy: $(STAMP) $(PEERS)/.installed
 	$(BIN)/python benchmarks/bench_busy.py --peer-python $(PEERS)/bin/python
+
+# A draft model beside copies, each alone and both. Makes its models in a temporary folder.
+bench-draft: $(STAMP)
+	$(BIN)/python -m benchmarks.bench_draft_model
 
 # The same over HTTP: time to first token, and several clients.
 bench-http: $(STAMP) $(PEERS)/.installed
