@@ -6,7 +6,8 @@ prints a card for each draft model, and one JSON document as its last line.
 The model is the bundled one in Q8_0. It is drafted for by itself in Q4_0 and in Q2_K, whose passes
 cost nearly as much as its own, and by its own first two layers, which are nearly free and nearly
 always wrong: small models that are good at drafting are not among what can be made of it. All are
-made here, once. Runs alternate (plain, every mode, every mode backwards, plain); speeds are medians.
+made here, once. Runs alternate (plain, every mode, every mode backwards, plain), and speeds are
+medians.
 """
 
 from __future__ import annotations

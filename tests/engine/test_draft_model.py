@@ -198,17 +198,13 @@ def test_wrong_draft_models_are_refused_before_anything_is_loaded(
     write_plain(other, last_ids="<unused{}>")
     junk = tmp_path / "junk.gguf"
     junk.write_bytes(b"nothing")
-    for draft, kind, sentence in (
-        ({"draft_model": "missing.gguf"}, ModelError, "draft_model missing.gguf does not exist"),
-        ({"draft_model": str(junk)}, ModelError, "is not a GGUF file"),
-        (
-            {"draft_model": str(other)},
-            ModelError,
-            "has another tokenizer: it has 288 tokens, and the model has 272",
-        ),
+    for path, sentence in (
+        ("missing.gguf", "draft_model missing.gguf does not exist"),
+        (str(junk), "is not a GGUF file"),
+        (str(other), "has another tokenizer: it has 288 tokens, and the model has 272"),
     ):
-        with pytest.raises(kind, match=sentence):
-            copyahead.load(tiny_models["plain"], draft=DraftModelOptions(**draft))
+        with pytest.raises(ModelError, match=sentence):
+            copyahead.load(tiny_models["plain"], draft=DraftModelOptions(draft_model=path))
     sampled = DraftModelOptions(draft_model=str(tiny_models["plain"]), draft_sample=True)
     with pytest.raises(ConfigError, match="exact and draft_sample exclude each other"):
         copyahead.load(tiny_models["plain"], model=ModelOptions(exact=True), draft=sampled)
