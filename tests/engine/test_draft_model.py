@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ import copyahead
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.config import DraftModelOptions, LookupOptions, ModelOptions
-from copyahead.contracts import Part
+from copyahead.contracts import Logits, Part
 from copyahead.drafters.model import ModelDrafter
 from copyahead.drafters.pass_seconds import PassSeconds
 from copyahead.engine import Completion, Engine, Request
@@ -40,11 +42,12 @@ WARM = SamplingOptions(temperature=1.0, seed=3)
 
 def toy_engine(
     *, seed: int = 1, draft_seed: int = 1, num_slots: int = 3, num_cells: int | None = None,
-    fail_on: object = None, draft_sample: bool = False,
+    fail_on: object = None, draft_sample: bool = False, sharpness: float = 3.0,
 ) -> Engine:  # fmt: skip
     """A toy that is drafted for by another one; the same one where the seeds are equal."""
-    target = FakeBackend(ToyLM(seed=seed), num_slots=num_slots, num_cells=num_cells)
-    small = FakeBackend(ToyLM(seed=draft_seed), num_slots=num_slots)
+    model, other = (ToyLM(seed=n, sharpness=sharpness) for n in (seed, draft_seed))
+    target = FakeBackend(model, num_slots=num_slots, num_cells=num_cells)
+    small = FakeBackend(other, num_slots=num_slots)
     if fail_on is not None:
         small._fail_on = fail_on  # type: ignore[assignment]
     options = DraftModelOptions(draft_model="toy", draft_sample=draft_sample)
@@ -68,6 +71,11 @@ def run_checked(engine: Engine, requests: Sequence[Request]) -> list[Completion]
         Completion(choices=choices, stats=handle.stats)
         for choices, handle in zip(answers, handles, strict=True)
     ]
+
+
+def softmax(logits: Logits) -> npt.NDArray[np.float64]:
+    exps = np.exp(logits.astype(np.float64) - logits.max())
+    return np.asarray(exps / exps.sum())
 
 
 def texts(done: Completion) -> list[object]:
@@ -101,6 +109,28 @@ def test_a_model_that_is_always_right_is_kept() -> None:
     count = done.stats.by_source[Source.MODEL]
     assert count.num_accepted_tokens == count.num_draft_tokens > 20
     assert done.stats.tokens_per_round > 4
+    assert done.stats.num_model_passes >= count.num_draft_tokens
+    assert done.stats.model_seconds > 0
+
+
+@pytest.mark.parametrize("mode", ["model", "priced+first"])
+def test_drawn_drafts_keep_the_distribution(mode: str) -> None:
+    """The second token, of many runs with seeds, against the model's own probabilities."""
+    wanted = np.zeros(20)
+    lm = ToyLM(seed=1, sharpness=1.5)
+    for token in range(20):
+        wanted += softmax(lm.logits([4, 7]))[token] * softmax(lm.logits([4, 7, token]))
+    found = np.zeros(20)
+    with toy_engine(draft_seed=2, draft_sample=True, sharpness=1.5) as engine:
+        for seed in range(800):
+            sampling = SamplingOptions(temperature=1.0, seed=seed)
+            request = Request(
+                prompt=[4, 7], max_tokens=3, ignore_eos=True, sampling=sampling, policy=mode
+            )
+            found[engine.complete(request).choices[0].tokens[1]] += 1
+        assert engine.stats.by_source[Source.MODEL].num_accepted_tokens > 80
+    error = np.abs(found / 800 - wanted)
+    assert (error < 5 * np.sqrt(wanted * (1 - wanted) / 800) + 1e-3).all()
 
 
 def test_too_few_cells_take_places_away_and_change_no_text() -> None:
@@ -118,7 +148,7 @@ def test_too_few_cells_take_places_away_and_change_no_text() -> None:
             assert texts(got) == texts(engine.complete(plain))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     fails=st.sets(st.integers(1, 60)),
     mode=st.sampled_from(MODES),

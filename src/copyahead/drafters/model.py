@@ -20,7 +20,7 @@ import numpy as np
 
 from copyahead.acceptance import inverse_cdf
 from copyahead.config import DraftModelOptions
-from copyahead.contracts import Backend, DraftSession, Logits, NextToken, Part
+from copyahead.contracts import Backend, DraftSession, Logits, ModelUse, NextToken, Part
 from copyahead.drafters.pass_seconds import PassSeconds, measure
 from copyahead.drafters.rounds import chain_of
 from copyahead.errors import BackendError, ModelError
@@ -58,9 +58,8 @@ class ModelSession:
         """Tokens of the history that the slot is known to hold."""
         self.faults = 0
         """Failed passes since the last one that did not fail."""
-        self.num_passes = 0
-        self.seconds = 0.0
-        """This request's part of the time of the passes that it took part in, by rows."""
+        self.use = ModelUse()
+        """Its passes, and its part of their time, by rows."""
         self.temperature = 0.0 if sampling is None or sampling.greedy else sampling.temperature
         """0: the likeliest token is drafted."""
         self._random: np.random.Generator | None = None
@@ -335,8 +334,8 @@ class ModelDrafter:
         self.pass_seconds.observe(num_rows, seconds)
         for part, session in zip(parts, sessions, strict=True):
             self._slots[part.slot].held += part.tokens
-            session.num_passes += 1
-            session.seconds += seconds * len(part.tokens) / num_rows
+            session.use.num_passes += 1
+            session.use.seconds += seconds * len(part.tokens) / num_rows
         return logits
 
     def _cut(self, slot: int, length: int) -> int:
