@@ -65,7 +65,7 @@ def load(
 
 def check_policy(lookup: LookupOptions, draft: DraftModelOptions | None = None) -> None:
     """Raise ConfigError where the policy is unknown or wrong: before a model is loaded."""
-    from copyahead.drafters.mode import parse_mode
+    from copyahead.drafters.factory import parse_mode
 
     if lookup.lookup:
         with_model = draft is not None and draft.draft_model is not None
@@ -141,7 +141,7 @@ def load_draft_model(
 def _card(backend: LlamaBackend, drafter: ModelDrafter, lookup: LookupOptions) -> DraftModelCard:
     """What the draft model costs, in passes of the model: timed now, with both loaded."""
     from copyahead.drafters.draft_model import DraftModelCard
-    from copyahead.drafters.mode import parse_mode
+    from copyahead.drafters.factory import parse_mode
     from copyahead.drafters.pass_seconds import measure
     from copyahead.policies.registry import PricedKnobs
 
@@ -170,8 +170,7 @@ def make_engine(
     model_drafter: ChainDrafter | None = None,
 ) -> Engine:
     """An engine over a loaded backend, and a draft model where there is one."""
-    from copyahead.drafters.factory import drafter_factory
-    from copyahead.drafters.mode import MODEL_ALONE
+    from copyahead.drafters.factory import MODEL_ALONE, drafter_factory
     from copyahead.engine import Engine
 
     if not lookup.lookup and model_drafter is None:

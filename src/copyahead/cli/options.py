@@ -241,7 +241,7 @@ def modes_named(names: Sequence[str], draft: DraftModelOptions) -> list[str]:
 
     Raises ConfigError for an unknown one.
     """
-    from copyahead.drafters.mode import COPIES_ALONE, MODEL_ALONE, parse_mode
+    from copyahead.drafters.factory import COPIES_ALONE, MODEL_ALONE, parse_mode
 
     if draft.draft_model is None:
         return policies_named(names)

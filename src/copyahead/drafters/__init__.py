@@ -10,6 +10,8 @@ hybrid   copies beside a draft model: whose passes run, and who pays; the parts 
          chain_acceptance  how likely its tokens are kept
          drawn             by price, where the model draws its tokens
 pooled   what drafters over a pool of rows share
+model    a draft model, and what it has read of each request; pass_seconds: what its passes take
+draft_model  may one stand beside a model, and what does it cost?
 
 Importing the package loads no kernel: names are found when they are used.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from copyahead.drafters.mode import parse_mode
+from copyahead.drafters.factory import parse_mode
 from copyahead.errors import ConfigError
 
 
