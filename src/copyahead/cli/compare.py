@@ -147,24 +147,30 @@ def show(engine: Engine, results: Sequence[Comparison]) -> None:
     console.print("\n" + "\n".join(lines), soft_wrap=True)
 
 
+_COLUMNS = (
+    "workload", "policy", "prompt", "output", "plain tok/s", "lookup tok/s", "speed-up",
+    "of limit", "rounds", "tok/round", "drafted", "accepted", "longest", "identical",
+)  # fmt: skip
+_MODEL_COLUMNS = ("of the model", "its passes", "its s")
+_LEFT_OUT = frozenset({"prompt", "of limit", "longest"})
+"""Columns that make way for those of a draft model."""
+
+
 def render(results: Sequence[Comparison]) -> Any:
     """A table, a row a comparison."""
-    table = output.table(
-        "workload", "policy", "prompt", "output", "plain tok/s", "lookup tok/s", "speed-up",
-        "of limit", "rounds", "tok/round", "drafted", "accepted", "longest", "identical",
-    )  # fmt: skip
     models = any(r.num_model_passes or r.num_model_skips for r in results)
-    if models:
-        for column in ("of the model", "its passes", "its s"):
-            table.add_column(column, justify="right", no_wrap=True)
+    columns = (*_COLUMNS, *_MODEL_COLUMNS) if models else _COLUMNS
+    shown = [n for n, name in enumerate(columns) if not (models and name in _LEFT_OUT)]
+    table = output.table(*(columns[n] for n in shown))
     for r in results:
-        table.add_row(
+        cells = (
             r.workload, r.policy, str(r.prompt_tokens), str(r.output_tokens),
             f"{r.plain_tps:.1f}", f"{r.lookup_tps:.1f}", f"{r.speedup:.2f}",
             output.share_of_limit(r.speedup / r.limit), str(r.rounds), f"{r.tokens_per_round:.2f}",
             str(r.num_draft_tokens), str(r.num_accepted_tokens), str(r.longest_match),
-            "yes" if r.identical else "NO", *(_model_cells(r) if models else ()),
+            "yes" if r.identical else "NO", *_model_cells(r),
         )  # fmt: skip
+        table.add_row(*(cells[n] for n in shown))
     return table
 
 
