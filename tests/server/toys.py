@@ -20,6 +20,7 @@ import numpy as np
 from copyahead.chat.template.template import ChatTemplate
 from copyahead.config import LookupOptions
 from copyahead.contracts import Logits, Part
+from copyahead.drafters.model import ModelDrafter
 from copyahead.engine import Engine
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.loading import make_engine
@@ -167,14 +168,17 @@ def running(
     *,
     template: ChatTemplate | None = None,
     policy: str | None = None,
+    model_drafter: ModelDrafter | None = None,
 ) -> Iterator[Running]:
     """A server over `backend` on a free port; stopped, and its books checked, at the end.
 
-    It drafts by `policy`; None decodes plainly.
+    It drafts by `policy`, and with `model_drafter`; None decodes plainly.
     """
     backend = backend or toy_backend()
     lookup = LookupOptions(policy=policy) if policy else LookupOptions(lookup=False)
-    engine = AsyncEngine(make_engine(backend, lookup=lookup))
+    draft = model_drafter.options if model_drafter is not None else None
+    made = make_engine(backend, lookup=lookup, draft=draft, model_drafter=model_drafter)
+    engine = AsyncEngine(made)
     service = Service(engine, options or ServerOptions(), template or toy_template())
     with serving(service) as (url, stop):
         up = Running(url, service, backend, stop)

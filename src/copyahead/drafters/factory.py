@@ -70,7 +70,8 @@ def _possible(mode: Mode) -> Mode:
     if mode.rule == "priced" and mode.copies is not None and mode.copies.is_preset:
         raise ConfigError(
             f"hybrid priced needs copies that know their chances, and policy {mode.copies.name} "
-            "does not: take policy priced, or hybrid agree, longer or first"
+            "does not: take policy priced, or hybrid agree, longer or first, as in "
+            f"{mode.copies.name}+first"
         )
     return mode
 

@@ -59,11 +59,14 @@ def num_choices(n: int | None) -> int:
 
 
 def check_policy(text: str) -> None:
-    """Raise ApiError where a request's length policy is not one."""
-    from copyahead.policies import parse_policy
+    """Raise ApiError where a request's length policy is not one.
+
+    Whether there is a draft model, for a policy that speaks of one, is the engine's to say.
+    """
+    from copyahead.drafters.factory import parse_mode
 
     try:
-        parse_policy(text)
+        parse_mode(text, "first")
     except ConfigError as error:
         param = RENAMES["policy"]
         raise ApiError(str(error), param=param, code="invalid_value") from None

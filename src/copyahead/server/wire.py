@@ -67,7 +67,11 @@ class Speculative(Wire):
     """How drafts are copied for this request. None of it changes the text."""
 
     enabled: bool | None = Field(None, description="Draft at all.")
-    policy: str | None = Field(None, description="Length policy: `name` or `name:knob=value`.")
+    policy: str | None = Field(
+        None,
+        description="Length policy: `name` or `name:knob=value`; beside a draft model also "
+        "`POLICY+RULE`, `POLICY+off` and `model`.",
+    )
     max_draft_tokens: int | None = Field(None, description="Longest draft; 0 drafts nothing.")
 
 
