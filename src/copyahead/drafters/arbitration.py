@@ -161,6 +161,7 @@ class Arbitration:
             return None
         survival = self._survivals[-1] if self._survivals else 1.0
         rows = offer.num_rows(self._tokens)
+        least = offer.rate * offer.price(rows)
         chances = self._rest.chances
         for skip in range(min(room, len(chances) + 1)):
             if skip:
@@ -169,6 +170,9 @@ class Arbitration:
                     break
             chance = chances[skip] if skip < len(chances) else 0.0
             worth = self._worth_at(skip, chance)
+            # No place further along is cheaper.
+            if best is not None and survival * worth.tokens - least <= best.surplus:
+                continue
             price = offer.price(rows + skip)
             surplus = survival * worth.tokens - offer.rate * price
             if best is None or surplus > best.surplus:
