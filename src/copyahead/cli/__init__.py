@@ -31,6 +31,7 @@ _COMMANDS = {
     "demo": "A first look: three comparisons, and an answer with its copied tokens in colour.",
     "probe": "Measure how exact and how fast passes over several rows are.",
     "replay": "Score policies on recorded traffic, without a model.",
+    "record-drafts": "Record what a draft model would draft, for `replay --drafts`.",
     "policies": "List the length policies and their options.",
     "warmup": "Compile the kernels, so that no later start waits for it.",
 }
@@ -59,7 +60,10 @@ def make_app(*, summaries: bool = False) -> App:
         console=output.console(),
     )
     for name, about in _COMMANDS.items():
-        app.command(f"copyahead.cli.{name}:{name}", name=name, help=about if summaries else None)
+        module = name.replace("-", "_")
+        app.command(
+            f"copyahead.cli.{module}:{module}", name=name, help=about if summaries else None
+        )
     app.register_install_completion_command(
         help="Install completion of commands and flags for your shell: bash, zsh or fish."
     )

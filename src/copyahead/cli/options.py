@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
@@ -107,6 +107,30 @@ Quiet = Annotated[
         help="Print no remarks to standard error, only errors.",
     ),
 ]
+
+
+Traces = Annotated[
+    str,
+    Parameter(
+        help="Files or directories of recorded traffic; `FILE@A:B` takes sessions A to B - 1."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """How traces are read."""
+
+    chat: Literal["turns", "stream"] = "turns"
+    """How a chat history is read: in turns, or as one text that was all written."""
+    after: Annotated[int, Range(0, 2**40)] = 0
+    """Tokens at the start of a chat history that are only read."""
+    by_file: bool = False
+    """Score each file of a directory apart. Otherwise they are one category: policies that learn,
+    and `--shared`, go on from one file to the next, as a server does."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,22 +5,60 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from copyahead.cli.options import Flat, Json, Names, Quiet, Shared
+from copyahead.cli.options import (
+    DRAFTING,
+    Flat,
+    Json,
+    Names,
+    Quiet,
+    Shared,
+    TraceOptions,
+    Traces,
+)
 from copyahead.cli.terminal import output
-from copyahead.config import SharedOptions
+from copyahead.config import HybridRule, SharedOptions
 from copyahead.errors import ConfigError
 from copyahead.ranges import Range, check_ranges
 
 if TYPE_CHECKING:
     from copyahead.traces.corpus import Corpus
+    from copyahead.traces.drafts.beside import Beside
     from copyahead.traces.formats.importers import Trace
     from copyahead.traces.rows import Row
 
 _PROBLEMS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftOptions:
+    """Recorded drafts of a draft model, and what they cost."""
+
+    drafts: Path | None = None
+    """File that `copyahead record-drafts` wrote for these traces: also score its draft model,
+    alone and beside the copies of the first policy. Only requests that it holds are replayed."""
+    draft_cost: tuple[str, ...] = ("0.1",)
+    """What a pass of the draft model costs over one row, in passes of the target: numbers, joined
+    by commas, or repeated."""
+    draft_row_cost: Annotated[float, Range(0.0, 100.0)] = 0.001
+    """What each further row of such a pass costs, as when the draft model reads a prompt."""
+    hybrid: Annotated[tuple[HybridRule, ...], Parameter(consume_multiple=True)] = (
+        "priced",
+        "agree",
+        "longer",
+        "first",
+    )
+    """Rules between copies and the draft model to score."""
+    draft_max: Annotated[int | None, Range(1, 32)] = None
+    """Most tokens that the draft model drafts in a row; the recorded depth when not given."""
+    draft_min_prob: Annotated[float, Range(0.0, 1.0)] = 0.0
+    """A chain ends before the first token that the draft model gives a lower probability."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +74,6 @@ class ReplayOptions:
     `copyahead probe --json` wrote. Joined by commas, or repeated."""
     lengths: bool = False
     """Also simulate K = 1, 2, 4, 8 tokens of the newest place, and adaptive K."""
-    chat: Literal["turns", "stream"] = "turns"
-    """How a chat history is read: in turns, or as one text that was all written."""
-    after: Annotated[int, Range(0, 2**40)] = 0
-    """Tokens at the start of a chat history that are only read."""
-    by_file: bool = False
-    """Score each file of a directory apart. Otherwise they are one category: policies that learn,
-    and `--shared`, go on from one file to the next, as a server does."""
     jobs: Annotated[int | None, Range(1, 1024)] = None
     """Processes to use; one a core when not given. Figures other than times do not depend on it."""
     html: Path | None = None
@@ -58,17 +89,16 @@ class ReplayOptions:
 
 
 _DEFAULTS = ReplayOptions()
+_DEFAULT_TRACES = TraceOptions()
+_DEFAULT_DRAFTS = DraftOptions()
 _NOT_SHARED = SharedOptions()
 
 
 def replay(
-    *traces: Annotated[
-        str,
-        Parameter(
-            help="Files or directories of recorded traffic; `FILE@A:B` takes sessions A to B - 1."
-        ),
-    ],
+    *traces: Traces,
     options: Annotated[ReplayOptions, Flat] = _DEFAULTS,
+    trace_options: Annotated[TraceOptions, Flat] = _DEFAULT_TRACES,
+    draft_options: Annotated[DraftOptions, Flat, Parameter(group=DRAFTING)] = _DEFAULT_DRAFTS,
     shared: Shared = _NOT_SHARED,
     quiet: Quiet = False,
     json: Json = False,
@@ -82,9 +112,18 @@ def replay(
     Example: `copyahead replay traces/ --policy priced window --cost 0.03`
     """
     from copyahead.traces.costs import parse_costs
+    from copyahead.traces.drafts.draft_file import join, read_drafts
     from copyahead.traces.formats.importers import read_traces
     from copyahead.traces.rows import make_rows
-    from copyahead.traces.runs import LIMIT, Run, length_policies, plan_runs, policies_of, run_all
+    from copyahead.traces.runs import (
+        LIMIT,
+        Run,
+        length_policies,
+        plan_beside,
+        plan_runs,
+        policies_of,
+        run_all,
+    )
 
     output.be_quiet(quiet)
     if not traces:
@@ -93,13 +132,25 @@ def replay(
         )
     costs = parse_costs(options.cost)
     extra = length_policies() if options.lengths else ()
-    runs = plan_runs(policies_of((*options.policy, *extra)), costs, shared)
-    read = read_traces(traces, chat=options.chat, after=options.after, by_file=options.by_file)
-    _report_problems(read)
-    name, corpus = _tokenised(read, options.tokenizer)
+    policies = policies_of((*options.policy, *extra))
+    runs = plan_runs(policies, costs, shared)
+    recorded = None
+    if draft_options.drafts is not None:
+        besides = _besides(draft_options, policies[0])
+        runs += plan_beside(policies[0], costs, besides, shared)
+        recorded = read_drafts(draft_options.drafts.expanduser())
+    read = read_traces(
+        traces, chat=trace_options.chat, after=trace_options.after, by_file=trace_options.by_file
+    )
+    report_problems(read)
+    name, corpus = tokenised(read, options.tokenizer)
+    drafts = None
+    if recorded is not None:
+        assert draft_options.drafts is not None
+        corpus, drafts = join(corpus, draft_options.drafts, *recorded)
     all_runs = [*runs, Run(LIMIT)]
     with output.bar("replaying", corpus.num_written * len(all_runs)) as bar:
-        found = run_all(corpus, all_runs, jobs=options.jobs, on_progress=bar.advance)
+        found = run_all(corpus, all_runs, drafts=drafts, jobs=options.jobs, on_progress=bar.advance)
     rows = make_rows(corpus, runs, found[:-1], found[-1], costs)
     if options.html is not None:
         _write_report(options.html, read, name, rows)
@@ -108,6 +159,24 @@ def replay(
     else:
         show(name, rows, shared)
     return 0
+
+
+def _besides(options: DraftOptions, policy: str) -> list[Beside]:
+    """The ways in which recorded drafts take part; by rules that copies of `policy` can have."""
+    from copyahead.traces.drafts.beside import ALONE, Beside, parse_draft_costs
+    from copyahead.traces.drafts.recorded import DraftPrice
+    from copyahead.traces.runs import rules_for
+
+    return [
+        Beside(
+            rule,
+            DraftPrice(cost, options.draft_row_cost),
+            max_chain=options.draft_max,
+            min_prob=options.draft_min_prob,
+        )
+        for cost in parse_draft_costs(options.draft_cost)
+        for rule in (ALONE, *rules_for(policy, options.hybrid))
+    ]
 
 
 def document(
@@ -150,13 +219,16 @@ def show(tokenizer: str, rows: Sequence[Row], shared: SharedOptions = _NOT_SHARE
 
 
 def _table(title: str, rows: Sequence[Row]) -> Any:
+    # What a draft model costs, where one took part.
+    drafted = any(row.draft_cost is not None for row in rows)
+    columns = ("draft cost", "passes/round", "their share") if drafted else ()
     table = output.table(
-        "policy", "cost", "speed-up", "of limit", "tok/round", "drafted/round", "silent",
+        "policy", "cost", *columns, "speed-up", "of limit", "tok/round", "drafted/round", "silent",
         "accepted", "cold", "warm", "draft µs", "accepted from", title=title,
     )  # fmt: skip
     for r in rows:
         table.add_row(
-            r.policy, str(r.cost), f"{r.speedup:.2f}",
+            r.policy, str(r.cost), *(_model_cells(r) if drafted else ()), f"{r.speedup:.2f}",
             "-" if r.limit_share is None else output.share_of_limit(r.limit_share),
             f"{r.tokens_per_round:.2f}", f"{r.drafted_per_round:.2f}", f"{r.silent_share:.0%}",
             f"{r.accepted_share:.0%}",
@@ -167,12 +239,25 @@ def _table(title: str, rows: Sequence[Row]) -> Any:
     return table
 
 
-def _tokenised(traces: Sequence[Trace], tokenizer: str | None) -> tuple[str, Corpus]:
-    """What the tokenizer is called, and the corpus. Recorded ids alone need none."""
+def _model_cells(row: Row) -> tuple[str, ...]:
+    if row.draft_cost is None:
+        return ("-", "-", "-")
+    return (
+        f"{row.draft_cost:g}",
+        f"{row.model_passes_per_round:.2f}",
+        f"{row.model_share:.0%}",
+    )
+
+
+def tokenised(
+    traces: Sequence[Trace], tokenizer: str | None, *, always: bool = False
+) -> tuple[str, Corpus]:
+    """What the tokenizer is called, and the corpus. Recorded ids alone need none, unless `always`
+    one is wanted."""
     from copyahead.traces.corpus import build_corpus
     from copyahead.traces.tokenizers import find_tokenizer
 
-    if tokenizer is None and not any(trace.conversations for trace in traces):
+    if tokenizer is None and not always and not any(trace.conversations for trace in traces):
         return "recorded token ids", build_corpus(traces, None)
     name, found = find_tokenizer(tokenizer)
     size = sum(len(m.text) for t in traces for c in t.conversations for m in c.messages)
@@ -180,7 +265,8 @@ def _tokenised(traces: Sequence[Trace], tokenizer: str | None) -> tuple[str, Cor
         return name, build_corpus(traces, found, bar.advance)
 
 
-def _report_problems(traces: Sequence[Trace]) -> None:
+def report_problems(traces: Sequence[Trace]) -> None:
+    """Say what of the traces could not be read."""
     found = [problem for trace in traces for problem in trace.problems]
     problems = sorted(found, key=lambda problem: -problem.count)
     for problem in problems[:_PROBLEMS_SHOWN]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -26,6 +26,12 @@ BASE, START, END, SESSION, CATEGORY, COLD, REPEATED = range(7)
 starts and ends, the session and the category by number, and two flags."""
 
 _MAX_PIECE = 16_384
+_SAMPLE = (
+    "def area(width: float, height=2.5):\n    return width * height  "
+    "# \N{GREEK SMALL LETTER ALPHA}\n"
+    "Twelve gr\u00fcne herons, 1234567890 \u00d7 3; \u4f60\u597d \u0434\u0430 \U0001f426 "
+    '{"name": ["read_file", null]}\r\n\t<b>the weather was unremarkable</b>'
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,12 @@ class Corpus:
     categories: tuple[str, ...]
     vocab_size: int
     end_tokens: tuple[Token, ...]
+    vocabulary: str = ""
+    """Fingerprint of the tokenizer, see `vocabulary_of`; empty where there was none."""
+
+    def only(self, requests: Sequence[int]) -> Corpus:
+        """The same texts with some of the requests, given by their rows in order."""
+        return replace(self, requests=self.requests[list(requests)])
 
     @property
     def num_written(self) -> int:
@@ -52,6 +64,12 @@ class Corpus:
             members = list(group)
             spans.append((members[0], members[-1] + 1))
         return spans
+
+
+def vocabulary_of(tokenizer: TextTokenizer) -> str:
+    """Identifies a tokenizer by what it makes of a sample, in whatever file it came."""
+    tokens = _array(tokenizer.encode(_SAMPLE, special=False))
+    return hashlib.blake2b(tokens.astype("<i4").tobytes(), digest_size=16).hexdigest()
 
 
 def build_corpus(
@@ -105,6 +123,7 @@ class _Builder:
             categories=tuple(self._categories),
             vocab_size=max(known, self._vocab_size, largest),
             end_tokens=tuple(sorted(self._tokenizer.end_tokens)) if self._tokenizer else (),
+            vocabulary=vocabulary_of(self._tokenizer) if self._tokenizer else "",
         )
 
     def _required(self) -> TextTokenizer:

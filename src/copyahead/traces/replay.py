@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.contracts import Drafter, DraftSession
 from copyahead.step_cost import StepCost
 from copyahead.traces.corpus import BASE, COLD, END, REPEATED, START, Corpus
+from copyahead.traces.drafts.recorded import ModelCost, RecordedDrafter
 from copyahead.traces.limit import limit_rounds, longest_earlier_matches
 from copyahead.types import Source, Token
 
@@ -43,6 +45,8 @@ class Tally:
     """`accepted[k]`: rounds with a draft of which k tokens were kept."""
     accepted_from: dict[str, int] = field(default_factory=dict)
     """Accepted tokens by the source of their draft."""
+    model: ModelCost = field(default_factory=ModelCost)
+    """Passes of a draft model, where one was recorded and took part."""
     propose_ns: int = 0
     settle_ns: int = 0
 
@@ -57,8 +61,8 @@ class Tally:
         return int(self.drafted @ np.arange(len(self.drafted)))
 
     def cost(self, step_cost: StepCost) -> float:
-        """Time of all rounds, in passes of one row."""
-        return float(self.drafted @ step_cost.curve(MAX_DRAFT_TOKENS + 1)[1:])
+        """Time of all rounds, a draft model's passes included, in passes of one row."""
+        return float(self.drafted @ step_cost.curve(MAX_DRAFT_TOKENS + 1)[1:]) + self.model.steps
 
     def speedup(self, step_cost: StepCost) -> float:
         """Emitted tokens a unit of that time: 1.0 is plain decoding; 0.0 where there are none."""
@@ -72,6 +76,7 @@ class Tally:
         self.accepted += other.accepted
         for source, count in other.accepted_from.items():
             self.accepted_from[source] = self.accepted_from.get(source, 0) + count
+        self.model += other.model
         self.propose_ns += other.propose_ns
         self.settle_ns += other.settle_ns
         return self
@@ -106,11 +111,13 @@ def replay_sessions(
     spans: Sequence[tuple[int, int]],
     make_drafter: Callable[[int], Drafter],
     on_session: Callable[[int], None] | None = None,
+    recorded: RecordedDrafter | None = None,
 ) -> Phases:
     """Replay the sessions in `spans`, one after another, on one drafter.
 
     `make_drafter` gets the tokens that its one row must hold; `on_session` the tokens that a
-    session wrote.
+    session wrote. `recorded`: the part of the drafter that stands for a draft model, which is
+    told the requests and whose passes count.
     """
     if not spans:
         return Phases()
@@ -119,9 +126,14 @@ def replay_sessions(
     phases = Phases()
     for first, last in spans:
         written = 0
-        for request in corpus.requests[first:last]:
+        for number, request in enumerate(corpus.requests[first:last], start=first):
             tally = phases.of(bool(request[COLD]))
+            if recorded is not None:
+                recorded.begin(number)
             _replay_request(corpus, request, drafter, tally)
+            if recorded is not None:
+                tally.model += recorded.cost
+                recorded.cost = ModelCost()
             written += int(request[END] - request[START])
         if on_session is not None:
             on_session(written)
@@ -167,7 +179,10 @@ def _rounds(session: DraftSession, answer: list[Token], tally: Tally) -> None:
         drafted[len(draft.tokens)] += 1
         if draft.source is not None:
             accepted[kept] += 1
-            sources[draft.source] += kept
+            for position in range(kept) if draft.parts else ():
+                sources[cast(Source, draft.source_at(position))] += 1
+            if not draft.parts:
+                sources[draft.source] += kept
     tally.emitted += end
     tally.drafted += np.array(drafted)
     tally.accepted += np.array(accepted)

@@ -36,6 +36,10 @@ class Row(msgspec.Struct, frozen=True):
     policy: str
     cost: float | str
     """A row's cost where the curve is a straight line, else the curve's name."""
+    hybrid: str | None
+    """The rule between copies and recorded drafts; `alone`: drafts only; None: copies only."""
+    draft_cost: float | None
+    """What a pass of the draft model cost over one row, where one took part."""
     speedup: float
     tokens_per_round: float
     drafted_per_round: float
@@ -45,6 +49,10 @@ class Row(msgspec.Struct, frozen=True):
     """Mean time of `propose` a round, microseconds."""
     settle_us: float
     """Mean time of `settle` a round: indexing and learning."""
+    model_passes_per_round: float
+    """Passes of the draft model."""
+    model_share: float
+    """The part of the time that they took."""
     accepted_share: float
     """Drafted tokens that were kept."""
     accepted_from: dict[str, float]
@@ -80,12 +88,15 @@ def make_rows(
     rows = []
     for category in [*range(len(corpus.categories)), None]:
         name = ALL if category is None else corpus.categories[category]
+        if not any(_of(found, category).both().requests for found in results):
+            continue
         own = None if limits is None else _of(limits, category)
         for run, found in zip(runs, results, strict=True):
             phases = _of(found, category)
-            limit = None if run.shared.shared else own
+            # The limit knows copies of the request's own text only.
+            limit = None if run.shared.shared or run.beside is not None else own
             for cost in [run.cost] if run.cost is not None else costs:
-                rows.append(_row(name, run.policy, cost, phases, limit))
+                rows.append(_row(name, run, cost, phases, limit))
     return rows
 
 
@@ -98,15 +109,18 @@ def _of(found: dict[int, Phases], category: int | None) -> Phases:
     return total
 
 
-def _row(name: str, policy: str, cost: Cost, phases: Phases, limit: Phases | None) -> Row:
+def _row(name: str, run: Run, cost: Cost, phases: Phases, limit: Phases | None) -> Row:
     tally = phases.both()
+    beside = run.beside
     figures = _figures(tally, limit.both() if limit else None, cost)
     rounds, drafted = max(1, tally.rounds), max(1, tally.num_draft_tokens)
     kept = sum(tally.accepted_from.values())
     return Row(
         category=name,
-        policy=policy,
+        policy=run.name,
         cost=cost.name if cost.row_cost is None else cost.row_cost,
+        hybrid=beside.rule if beside is not None else None,
+        draft_cost=beside.price.of_pass if beside is not None else None,
         speedup=figures.speedup,
         tokens_per_round=figures.tokens_per_round,
         drafted_per_round=figures.drafted_per_round,
@@ -114,6 +128,8 @@ def _row(name: str, policy: str, cost: Cost, phases: Phases, limit: Phases | Non
         limit_share=figures.limit_share,
         draft_us=round(tally.propose_ns / rounds / 1e3, 2),
         settle_us=round(tally.settle_ns / rounds / 1e3, 2),
+        model_passes_per_round=round(tally.model.passes / rounds, 4),
+        model_share=round(tally.model.steps / max(1e-9, tally.cost(cost.curve)), 4),
         accepted_share=round(kept / drafted, 4),
         accepted_from={
             str(source): round(count / max(1, kept), 4)

@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from copyahead.config import SharedOptions, usable_cpus
+from copyahead.config import HybridRule, SharedOptions, usable_cpus
 from copyahead.contracts import Drafter, Load
 from copyahead.step_cost import StepCost
 from copyahead.traces.corpus import END, START, Corpus
+from copyahead.traces.drafts.beside import ALONE, Beside
+from copyahead.traces.drafts.draft_file import RecordedDrafts
+from copyahead.traces.drafts.recorded import RecordedDrafter
 from copyahead.traces.replay import Phases, limit_sessions, replay_sessions
 
 LIMIT = "limit"
@@ -46,6 +49,24 @@ class Run:
     cost: Cost | None = None
     shared: SharedOptions = _NOT_SHARED
     """Whether sessions also copy from those before them."""
+    beside: Beside | None = None
+    """How recorded drafts take part, where they do."""
+
+    @property
+    def name(self) -> str:
+        """What the table calls it."""
+        if self.beside is None:
+            return self.policy
+        if self.beside.rule == ALONE:
+            return "model alone"
+        return f"{self.policy} + model, {self.beside.rule}"
+
+    @property
+    def learns(self) -> bool:
+        """Whether what is drafted depends on the requests before, so that it is one task."""
+        if self.policy == LIMIT:
+            return False
+        return self.shared.shared or self.beside is not None or is_priced(self.policy)
 
 
 @dataclass(frozen=True)
@@ -70,6 +91,27 @@ def plan_runs(
         else:
             runs.append(Run(policy, shared=shared))
     return runs
+
+
+def plan_beside(
+    policy: str,
+    costs: Sequence[Cost],
+    besides: Sequence[Beside],
+    shared: SharedOptions = _NOT_SHARED,
+) -> list[Run]:
+    """The runs of recorded drafts beside the copies of `policy`; rules price by the cost."""
+    runs: list[Run] = []
+    for beside in besides:
+        if beside.rule == ALONE:
+            runs.append(Run(policy, shared=shared, beside=beside))
+        else:
+            runs.extend(Run(policy, cost, shared, beside) for cost in costs)
+    return runs
+
+
+def rules_for(policy: str, rules: Sequence[HybridRule]) -> list[HybridRule]:
+    """Those of `rules` that copies of `policy` can be arbitrated by: presets have no price."""
+    return [rule for rule in rules if rule != "priced" or is_priced(policy)]
 
 
 def policies_of(names: Sequence[str]) -> list[str]:
@@ -104,10 +146,13 @@ def run_all(
     corpus: Corpus,
     runs: Sequence[Run],
     *,
+    drafts: RecordedDrafts | None = None,
     jobs: int | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Results:
     """Do all `runs`; the result does not depend on `jobs`, the number of processes.
+
+    `drafts`: of the requests of `corpus`, where a run has recorded drafts take part.
 
     `on_progress` gets the number of written tokens done since its last call.
     """
@@ -117,10 +162,10 @@ def run_all(
     work = corpus.num_written * len(runs)
     if jobs == 1 or len(tasks) == 1 or work <= _ONE_PROCESS:
         done: Iterable[tuple[_Task, Phases]] = (
-            (task, _do(corpus, runs, task, on_progress)) for task in tasks
+            (task, _do(corpus, drafts, runs, task, on_progress)) for task in tasks
         )
     else:
-        done = _in_processes(corpus, runs, tasks, min(jobs, len(tasks)), on_progress)
+        done = _in_processes(corpus, drafts, runs, tasks, min(jobs, len(tasks)), on_progress)
     for task, phases in done:
         held = results[task.run].setdefault(task.category, Phases())
         held += phases
@@ -131,14 +176,13 @@ def _tasks(corpus: Corpus, runs: Sequence[Run]) -> list[_Task]:
     """A task is some sessions of a category; all of them where one learns from those before."""
     tasks = []
     for number, run in enumerate(runs):
-        together = run.shared.shared and run.policy != LIMIT
         for category in range(len(corpus.categories)):
             part: list[tuple[int, int]] = []
             written = 0
             for span in corpus.sessions(category):
                 part.append(span)
                 written += _written(corpus, [span])
-                if written >= _WRITTEN_PER_TASK and not (together or is_priced(run.policy)):
+                if written >= _WRITTEN_PER_TASK and not run.learns:
                     tasks.append(_Task(number, category, tuple(part)))
                     part, written = [], 0
             if part:
@@ -147,24 +191,40 @@ def _tasks(corpus: Corpus, runs: Sequence[Run]) -> list[_Task]:
 
 
 def _do(
-    corpus: Corpus, runs: Sequence[Run], task: _Task, on_session: Callable[[int], None] | None
+    corpus: Corpus,
+    drafts: RecordedDrafts | None,
+    runs: Sequence[Run],
+    task: _Task,
+    on_session: Callable[[int], None] | None,
 ) -> Phases:
     run = runs[task.run]
     if run.policy == LIMIT:
         return limit_sessions(corpus, task.spans, on_session)
-    return replay_sessions(corpus, task.spans, drafter_maker(run, corpus), on_session)
+    recorded = None
+    if run.beside is not None:
+        assert drafts is not None, "a run beside recorded drafts needs them"
+        recorded = run.beside.recorded(corpus, drafts)
+    make = drafter_maker(run, corpus, recorded)
+    return replay_sessions(corpus, task.spans, make, on_session, recorded)
 
 
-def drafter_maker(run: Run, corpus: Corpus) -> Callable[[int], Drafter]:
+def drafter_maker(
+    run: Run, corpus: Corpus, recorded: RecordedDrafter | None = None
+) -> Callable[[int], Drafter]:
     """Makes the run's drafter over one row of a given capacity."""
     from copyahead.drafters.factory import make_drafter, make_store
     from copyahead.history.pool import HistoryPool
 
     def make(capacity: int) -> Drafter:
+        if run.beside is not None and run.beside.rule == ALONE and recorded is not None:
+            return recorded
         store = make_store(run.shared, corpus.vocab_size)
         pool = HistoryPool(1, capacity, corpus.vocab_size, store)
         load = Load(step_cost=run.cost.curve) if run.cost is not None else Load()
-        return make_drafter(run.policy, pool, load, corpus.end_tokens)
+        copies = make_drafter(run.policy, pool, load, corpus.end_tokens)
+        if run.beside is None or recorded is None:
+            return copies
+        return run.beside.drafter(copies, recorded, load)
 
     return make
 
@@ -174,6 +234,7 @@ _shared: dict[str, Any] = {}
 
 def _in_processes(
     corpus: Corpus,
+    drafts: RecordedDrafts | None,
     runs: Sequence[Run],
     tasks: Sequence[_Task],
     jobs: int,
@@ -187,7 +248,7 @@ def _in_processes(
     try:
         np.save(folder / "tokens.npy", corpus.tokens)
         rest = (corpus.requests, corpus.categories, corpus.vocab_size, corpus.end_tokens)
-        arguments = (str(folder / "tokens.npy"), rest, list(runs), counter)
+        arguments = (str(folder / "tokens.npy"), rest, drafts, list(runs), counter)
         with context.Pool(jobs, _start_worker, arguments) as pool:
             pending = pool.map_async(_work, order, chunksize=1)
             reported = 0
@@ -214,10 +275,17 @@ def _written(corpus: Corpus, spans: Sequence[tuple[int, int]]) -> int:
     return sum(int((part[:, END] - part[:, START]).sum()) for part in rows)
 
 
-def _start_worker(path: str, rest: tuple[Any, ...], runs: list[Run], counter: Any) -> None:
+def _start_worker(
+    path: str,
+    rest: tuple[Any, ...],
+    drafts: RecordedDrafts | None,
+    runs: list[Run],
+    counter: Any,
+) -> None:
     # Copy on write: kernels take writable arrays, and nothing is ever written.
     tokens = np.load(path, mmap_mode="c")
-    _shared.update(corpus=Corpus(np.asarray(tokens), *rest), runs=runs, counter=counter)
+    corpus = Corpus(np.asarray(tokens), *rest)
+    _shared.update(corpus=corpus, drafts=drafts, runs=runs, counter=counter)
 
 
 def _work(task: _Task) -> Phases:
@@ -227,4 +295,4 @@ def _work(task: _Task) -> Phases:
         with counter.get_lock():
             counter.value += tokens
 
-    return _do(_shared["corpus"], _shared["runs"], task, count)
+    return _do(_shared["corpus"], _shared["drafts"], _shared["runs"], task, count)
