@@ -27,6 +27,7 @@ from copyahead.ranges import Range, check_ranges
 if TYPE_CHECKING:
     from copyahead.traces.corpus import Corpus
     from copyahead.traces.drafts.beside import Beside
+    from copyahead.traces.drafts.draft_file import DraftHeader
     from copyahead.traces.formats.importers import Trace
     from copyahead.traces.rows import Row
 
@@ -134,20 +135,18 @@ def replay(
     extra = length_policies() if options.lengths else ()
     policies = policies_of((*options.policy, *extra))
     runs = plan_runs(policies, costs, shared)
-    recorded = None
-    if draft_options.drafts is not None:
-        besides = _besides(draft_options, policies[0])
-        runs += plan_beside(policies[0], costs, besides, shared)
-        recorded = read_drafts(draft_options.drafts.expanduser())
+    path, recorded, header, drafts = draft_options.drafts, None, None, None
+    if path is not None:
+        runs += plan_beside(policies[0], costs, _besides(draft_options, policies[0]), shared)
+        recorded = read_drafts(path.expanduser())
     read = read_traces(
         traces, chat=trace_options.chat, after=trace_options.after, by_file=trace_options.by_file
     )
     report_problems(read)
     name, corpus = tokenised(read, options.tokenizer)
-    drafts = None
-    if recorded is not None:
-        assert draft_options.drafts is not None
-        corpus, drafts = join(corpus, draft_options.drafts, *recorded)
+    if path is not None and recorded is not None:
+        header, requests = recorded
+        corpus, drafts = join(corpus, path, header, requests)
     all_runs = [*runs, Run(LIMIT)]
     with output.bar("replaying", corpus.num_written * len(all_runs)) as bar:
         found = run_all(corpus, all_runs, drafts=drafts, jobs=options.jobs, on_progress=bar.advance)
@@ -155,9 +154,9 @@ def replay(
     if options.html is not None:
         _write_report(options.html, read, name, rows)
     if json:
-        output.print_json(document(read, name, rows, shared))
+        output.print_json(document(read, name, rows, shared, header))
     else:
-        show(name, rows, shared)
+        show(name, rows, shared, header)
     return 0
 
 
@@ -184,8 +183,9 @@ def document(
     tokenizer: str,
     rows: Sequence[Row],
     shared: SharedOptions = _NOT_SHARED,
+    header: DraftHeader | None = None,
 ) -> dict[str, Any]:
-    """The JSON of `replay`."""
+    """The JSON of `replay`; `header` that of the recorded drafts that took part."""
     return {
         "traces": [
             {
@@ -198,17 +198,24 @@ def document(
         ],
         "tokenizer": tokenizer,
         "shared_tokens": shared.shared_tokens if shared.shared else 0,
+        "drafts": header,
         "results": list(rows),
     }
 
 
-def show(tokenizer: str, rows: Sequence[Row], shared: SharedOptions = _NOT_SHARED) -> None:
+def show(
+    tokenizer: str,
+    rows: Sequence[Row],
+    shared: SharedOptions = _NOT_SHARED,
+    header: DraftHeader | None = None,
+) -> None:
     """The same for people: a table a category."""
     from copyahead.traces.rows import categories_shown
 
     console = output.stdout()
     store = f"; a shared store of {shared.shared_tokens} tokens" if shared.shared else ""
-    heading = f"tokenised with {tokenizer}{store}; speed-up 1.00 is plain decoding"
+    model = f"; drafts of {header.model}, context {header.window}" if header is not None else ""
+    heading = f"tokenised with {tokenizer}{store}{model}; speed-up 1.00 is plain decoding"
     console.print(heading, soft_wrap=True)
     for category in categories_shown(rows):
         mine = [row for row in rows if row.category == category]
@@ -219,29 +226,34 @@ def show(tokenizer: str, rows: Sequence[Row], shared: SharedOptions = _NOT_SHARE
 
 
 def _table(title: str, rows: Sequence[Row]) -> Any:
-    # What a draft model costs, where one took part.
+    """Where a draft model took part its passes are shown, and less of what JSON has as well."""
     drafted = any(row.draft_cost is not None for row in rows)
-    columns = ("draft cost", "passes/round", "their share") if drafted else ()
+    middle = ("draft cost", "passes/round", "their share") if drafted else ("of limit", "silent")
+    last = () if drafted else ("draft µs",)
     table = output.table(
-        "policy", "cost", *columns, "speed-up", "of limit", "tok/round", "drafted/round", "silent",
-        "accepted", "cold", "warm", "draft µs", "accepted from", title=title,
+        "policy", "cost", *middle, "speed-up", "tok/round", "drafted/round", "accepted", "cold",
+        "warm", *last, "accepted from", title=title,
     )  # fmt: skip
     for r in rows:
         table.add_row(
-            r.policy, str(r.cost), *(_model_cells(r) if drafted else ()), f"{r.speedup:.2f}",
-            "-" if r.limit_share is None else output.share_of_limit(r.limit_share),
-            f"{r.tokens_per_round:.2f}", f"{r.drafted_per_round:.2f}", f"{r.silent_share:.0%}",
+            r.policy, str(r.cost), *(_model_cells(r) if drafted else _limit_cells(r)),
+            f"{r.speedup:.2f}", f"{r.tokens_per_round:.2f}", f"{r.drafted_per_round:.2f}",
             f"{r.accepted_share:.0%}",
             f"{r.cold.speedup:.2f}" if r.cold else "-", f"{r.warm.speedup:.2f}" if r.warm else "-",
-            f"{r.draft_us:.1f}",
+            *(() if drafted else (f"{r.draft_us:.1f}",)),
             ", ".join(f"{source} {share:.0%}" for source, share in r.accepted_from.items()) or "-",
         )  # fmt: skip
     return table
 
 
-def _model_cells(row: Row) -> tuple[str, ...]:
+def _limit_cells(row: Row) -> tuple[str, str]:
+    of_limit = "-" if row.limit_share is None else output.share_of_limit(row.limit_share)
+    return of_limit, f"{row.silent_share:.0%}"
+
+
+def _model_cells(row: Row) -> tuple[str, str, str]:
     if row.draft_cost is None:
-        return ("-", "-", "-")
+        return "-", "-", "-"
     return (
         f"{row.draft_cost:g}",
         f"{row.model_passes_per_round:.2f}",

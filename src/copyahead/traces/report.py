@@ -62,16 +62,21 @@ def _sources(traces: Sequence[Trace]) -> str:
     return f"<ul>{''.join(lines_)}</ul>"
 
 
+def _name(row: Row) -> str:
+    """What drafted, with the price of the draft model's passes where it took part."""
+    return row.policy if row.draft_cost is None else f"{row.policy} at {row.draft_cost:g}"
+
+
 def _plots(rows: Sequence[Row]) -> str:
-    policies = list(dict.fromkeys(row.policy for row in rows))
+    policies = list(dict.fromkeys(_name(row) for row in rows))
     costs = list(dict.fromkeys(str(row.cost) for row in rows))
     series = {
-        policy: [(costs.index(str(r.cost)), r.speedup) for r in rows if r.policy == policy]
+        policy: [(costs.index(str(r.cost)), r.speedup) for r in rows if _name(r) == policy]
         for policy in policies
     }
-    first = [next(row for row in rows if row.policy == policy) for policy in policies]
+    first = [next(row for row in rows if _name(row) == policy) for policy in policies]
     sources = {
-        row.policy: [(name, part * row.accepted_share) for name, part in row.accepted_from.items()]
+        _name(row): [(name, part * row.accepted_share) for name, part in row.accepted_from.items()]
         for row in first
     }
     kept = f"share of drafted tokens kept, by their source, at cost {first[0].cost}"
@@ -91,7 +96,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _cells(row: Row) -> list[str]:
     return [
-        escape(row.policy),
+        escape(_name(row)),
         escape(str(row.cost)),
         f"{row.speedup:.2f}",
         f"{row.tokens_per_round:.2f}",

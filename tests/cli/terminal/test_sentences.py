@@ -56,7 +56,10 @@ def test_large_numbers_are_written_in_full(done: Done) -> None:
     assert not re.search(r"\de[+]", out)
 
 
-COMMANDS = ("serve", "generate", "compare", "demo", "probe", "replay", "policies", "warmup")
+COMMANDS = (
+    "serve", "generate", "compare", "demo", "probe", "replay", "record-drafts", "policies",
+    "warmup",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)

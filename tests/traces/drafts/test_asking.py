@@ -97,7 +97,9 @@ def test_a_real_model_says_the_same_beside_branches(tiny_models: dict[str, Path]
 
     def row(tokens: Sequence[int]) -> Logits:
         alone.truncate(0, 0)
-        return alone.forward([Part(0, 0, tokens, 1)])[0][0][:REAL_VOCAB]
+        (rows,) = alone.forward([Part(0, 0, tokens, 1)])
+        logits: Logits = rows[0][:REAL_VOCAB]
+        return logits
 
     def likeliest(tokens: Sequence[int]) -> int:
         return int(row(tokens).argmax())
