@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from copyahead.engine import Choice, Chunk, Completion, Engine, Request
     from copyahead.errors import CopyaheadError
     from copyahead.loading import load
+    from copyahead.plugins.transformers.generation import generate
     from copyahead.sampling import SamplingOptions
     from copyahead.types import Draft, Exactness, FinishReason, Source
 
@@ -36,6 +37,7 @@ _HOMES = {
     "Request": "engine",
     "SamplingOptions": "sampling",
     "Source": "types",
+    "generate": "plugins.transformers",
     "load": "loading",
 }
 
@@ -54,6 +56,7 @@ __all__ = [
     "SamplingOptions",
     "Source",
     "__version__",
+    "generate",
     "load",
 ]
 
