@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import dropwhile
 from typing import Any
 
 import torch
@@ -59,6 +60,8 @@ def model_of(family: str) -> Any:
         for weights in model.parameters():
             if weights.dim() > 1:  # Larger ones than usual, so that texts are not all alike.
                 weights.mul_(4.0)
+    if family == "Mixtral":
+        model.set_experts_implementation("eager")  # The others have no float64.
     model.generation_config.pad_token_id = PAD
     model.generation_config.eos_token_id = END
     return model
@@ -121,7 +124,7 @@ def knowing(sequences: Any, wrong: Sequence[int], length: int = 5) -> ForcedDraf
 
     0 spoils the first token, a number from `length` on none; drafts are longer than rows need.
     """
-    texts = [[t for t in row if t != PAD] for row in sequences.tolist()]
+    texts = [list(dropwhile(PAD.__eq__, row)) for row in sequences.tolist()]
 
     def plan(history: tuple[Token, ...]) -> list[Token]:
         held = len(history)

@@ -144,8 +144,7 @@ class CachedTarget:
         if self._real is None and min(counts) == most:
             return
         self._real = self._with_columns(counts, most, before)
-        if min(counts) < most:
-            self._pack_if_needed()
+        self._pack_if_needed(has_new_holes=min(counts) < most)
 
     def select(self, places: Sequence[int]) -> None:
         """See `Target.select`."""
@@ -153,7 +152,7 @@ class CachedTarget:
         chosen = torch.tensor(places, device=self._prompt.device)
         if self._real is not None:
             self._real = self._real[chosen]
-            self._pack_if_needed()
+            self._pack_if_needed(has_new_holes=False)
         if self._next is not None:
             self._next = self._next[..., chosen]
 
@@ -195,10 +194,10 @@ class CachedTarget:
             real = added.new_ones(len(lengths), before)
         return torch.cat([real, added], dim=-1)
 
-    def _pack_if_needed(self) -> None:
+    def _pack_if_needed(self, *, has_new_holes: bool) -> None:
         fullest = self._real.sum(-1)
         width, most = self._real.shape[1], int(fullest.max())
-        if width <= most or (width < PACK_AT * most and not self._counts_columns):
+        if width < PACK_AT * most and not (has_new_holes and self._counts_columns):
             return
         # The real columns of a row, in order, behind as many others as it takes.
         order = self._real.int().argsort(dim=-1, stable=True)
