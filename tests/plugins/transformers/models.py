@@ -30,9 +30,9 @@ _SIZES: dict[str, Any] = {
     "eos_token_id": END,
     "bos_token_id": 1,
 }
-_GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
-_BLOOM = {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 2, "n_head": 4}
-_MPT = {"vocab_size": VOCAB, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 512}
+_ENDS = {"vocab_size": VOCAB, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": 1}
+_GPT2 = {**_ENDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
+_BLOOM = {**_ENDS, "hidden_size": 32, "n_layer": 2, "n_head": 4}
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": _SIZES,
@@ -43,9 +43,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Mixtral": {**_SIZES, "num_local_experts": 4, "num_experts_per_tok": 2},
     "GPT2": _GPT2,
     "Bloom": _BLOOM,
-    "Mpt": _MPT,
 }  # fmt: skip
-"""Llama-like, with windows, with experts, and two that know no position ids."""
+"""Llama-like, with windows, with experts, and one that knows no position ids."""
 
 
 @cache

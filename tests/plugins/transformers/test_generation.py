@@ -148,7 +148,7 @@ def test_each_family_gives_the_same_text_in_fewer_passes(family: str, num_rows: 
 
 
 @given(wrong=st.lists(st.integers(0, 8), min_size=1, max_size=24), length=st.integers(1, 9))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @pytest.mark.parametrize("family", ["Llama", "Gemma3"])
 @pytest.mark.parametrize("returns", [False, True])
 def test_no_draft_changes_the_text_of_a_batch(
@@ -350,7 +350,7 @@ def test_a_model_remembers_what_it_learnt_from_call_to_call() -> None:
 
 def test_options_of_the_plugin_are_checked() -> None:
     model, options = model_of("Llama"), {"max_new_tokens": 5, **prompts(1)}
-    with pytest.raises(ConfigError, match="max_draft_tokens must be a whole number from 1 to 64"):
+    with pytest.raises(ConfigError, match="max_draft_tokens must be from 1 to 64, not 65"):
         drafted(model, **options, max_draft_tokens=65)
     with pytest.raises(ConfigError, match="policy"):
         drafted(model, **options, policy="no_such_rule")

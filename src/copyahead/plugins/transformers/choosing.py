@@ -85,8 +85,10 @@ class Chooser:
             return 2**31
         return max(0, self._max_length - self._writing.length(row))
 
-    def emit(self, rows: Sequence[Row], drafts: Sequence[Draft], logits: Any) -> list[list[Token]]:
-        """What each row writes in this round; nothing where it rests.
+    def emit(
+        self, rows: Sequence[Row], drafts: Sequence[Draft], resting: Sequence[bool], logits: Any
+    ) -> list[list[Token]]:
+        """What each row writes in this round; nothing where it is `resting`.
 
         `logits`: shape `[len(rows), 1 + longest draft, vocab_size]`, what follows each row's
         pending token and its draft.
@@ -97,7 +99,7 @@ class Chooser:
             picks = logits.to(dtype=torch.float32, device=device).argmax(-1).tolist()
         emitted = []
         for place, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
-            if self._writing.rests(row):
+            if resting[place]:
                 emitted.append([])
                 continue
 

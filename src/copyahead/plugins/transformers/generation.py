@@ -20,7 +20,7 @@ from copyahead.errors import ConfigError
 from copyahead.plugins.transformers.choosing import Chooser
 from copyahead.plugins.transformers.drafting import CallDrafting, drafters_of, longest_text
 from copyahead.plugins.transformers.refusals import check_cache, refuse
-from copyahead.plugins.transformers.target import CachedTarget, Target, WholeTarget
+from copyahead.plugins.transformers.target import CachedTarget, Part, Target, WholeTarget
 from copyahead.plugins.transformers.writing import Row, Writing
 from copyahead.step_cost import StepCost
 from copyahead.types import NO_DRAFT, Draft
@@ -157,7 +157,8 @@ class Call:
         logits = self._target.prefill()
         if self._cache is not None:
             check_cache(self._model, self._cache)
-        emitted = self._chooser.emit(self._rows, [NO_DRAFT] * len(self._rows), logits)
+        count = len(self._rows)
+        emitted = self._chooser.emit(self._rows, [NO_DRAFT] * count, [False] * count, logits)
         for row, prompt, tokens in zip(self._rows, self._prompts, emitted, strict=True):
             if not self._writing.rests(row):
                 self._drafting.open(row.index, prompt)
@@ -166,30 +167,31 @@ class Call:
     def _round(self) -> None:
         """Propose, one pass, emit, settle."""
         rows = self._rows
-        drafts = self._propose()
+        resting = [self._writing.rests(row) for row in rows]
+        drafts = self._propose(resting)
         began = time.perf_counter()
-        parts: list[tuple[int, ...]] = []
-        for row, draft in zip(rows, drafts, strict=True):
-            silent = row.fed or (self._writing.rests(row) and not self._feeds_last)
+        parts: list[Part] = []
+        for row, draft, rests in zip(rows, drafts, resting, strict=True):
+            silent = row.fed or (rests and not self._feeds_last)
             parts.append(() if silent else (row.written[-1], *draft.tokens))
         logits = self._target.forward(rows, parts)
-        resting = [self._writing.rests(row) for row in rows]
-        emitted = self._chooser.emit(rows, drafts, logits)
+        emitted = self._chooser.emit(rows, drafts, resting, logits)
         self._drafting.observe(len(rows) * max(map(len, parts)), time.perf_counter() - began)
         counts = []
-        for row, part, draft, tokens, rested in zip(
+        for row, part, draft, tokens, rests in zip(
             rows, parts, drafts, emitted, resting, strict=True
         ):
-            counts.append(min(1, len(part)) if rested else len(tokens))
-            row.fed = row.fed or (rested and len(part) > 0)
+            counts.append(min(1, len(part)) if rests else len(tokens))
+            row.fed = row.fed or (rests and len(part) > 0)
             if tokens:
                 self._drafting.settle(row.index, draft, tokens)
         self._target.settle(counts)
 
-    def _propose(self) -> list[Draft]:
+    def _propose(self, resting: list[bool]) -> list[Draft]:
         """A draft for each row; none where it rests, or where it has room for one token only."""
         limits = [
-            0 if self._writing.rests(row) else self._chooser.room(row) - 1 for row in self._rows
+            0 if rests else self._chooser.room(row) - 1
+            for row, rests in zip(self._rows, resting, strict=True)
         ]
         return self._drafting.propose([row.index for row in self._rows], limits)
 
