@@ -37,7 +37,8 @@ _BLOOM = {**_ENDS, "hidden_size": 32, "n_layer": 2, "n_head": 4}
 FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": _SIZES,
     "Qwen3": _SIZES,
-    "Gemma2": {**_SIZES, "sliding_window": 12, "query_pre_attn_scalar": 8},
+    # A cap that random weights do not reach: at the cap all logits are equal.
+    "Gemma2": {**_SIZES, "sliding_window": 12, "query_pre_attn_scalar": 8, "final_logit_softcapping": 900.0},
     "Gemma3": {**_SIZES, "sliding_window": 12, "query_pre_attn_scalar": 8, "sliding_window_pattern": 2},
     "Mistral": {**_SIZES, "sliding_window": 16},
     "Mixtral": {**_SIZES, "num_local_experts": 4, "num_experts_per_tok": 2},

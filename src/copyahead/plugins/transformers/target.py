@@ -122,12 +122,11 @@ class CachedTarget:
             kwargs[name] = torch.zeros_like(ids) + last
         if self._next is not None:
             kwargs["position_ids"] = self._next[..., None] + _arange(width, self._next)
-        lengths = [len(part) for part in parts]
         self._num_read = width
         inputs = self._model.prepare_inputs_for_generation(
             ids,
             cache=self._held.cache,
-            attention_mask=self._mask(lengths),
+            attention_mask=self._mask(len(parts), width),
             use_cache=True,
             **kwargs,
         )
@@ -178,12 +177,15 @@ class CachedTarget:
         """See `Target.close`."""
         self._held.give_back()
 
-    def _mask(self, lengths: Sequence[int]) -> Any:
-        """The attention mask of a pass; None where every row reads every column."""
-        width = max(lengths)
-        if self._real is None and (len(lengths) == 1 or min(lengths) == width):
+    def _mask(self, num_rows: int, width: int) -> Any:
+        """The attention mask of a pass; None where there are no holes.
+
+        What is behind a part is right of all its tokens, so they do not see it. It sees itself:
+        a column that saw nothing would have no number for a state.
+        """
+        if self._real is None:
             return None
-        return self._with_columns(lengths, width, self._held.length).long()
+        return self._with_columns([width] * num_rows, width, self._held.length).long()
 
     def _with_columns(self, lengths: Sequence[int], width: int, before: int) -> Any:
         """What columns hold when `width` are added to `before`, of which row i has `lengths[i]`."""
@@ -239,7 +241,7 @@ class WholeTarget:
             middle, end = start + num_prompt_tokens, start + num_prompt_tokens + len(text)
             ids[place, start:middle] = prompt[row.index]
             ids[place, middle:end] = prompt.new_tensor(text)
-            mask[place, start:end] = 1
+            mask[place, start:] = 1
             given = self._kwargs.get("attention_mask")
             if given is not None:
                 mask[place, start:middle] = given[row.index]
