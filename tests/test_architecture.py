@@ -105,7 +105,7 @@ def test_the_tree_of_the_page_is_the_tree() -> None:
     packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     children = packages | {path.stem for path in PACKAGE.glob("*.py")}
     private = {name for name in children if name.startswith("_")}
-    assert shown - {"plugins"} == children - private
+    assert shown == children - private
 
 
 def test_the_layers_of_the_page_are_those_that_are_checked() -> None:
@@ -115,7 +115,7 @@ def test_the_layers_of_the_page_are_those_that_are_checked() -> None:
 
     def layers(text: str) -> list[set[str]]:
         lines = [set(re.findall(r"[a-z_]{3,}", line)) for line in text.splitlines()]
-        left = [line - {"__main__", "_version", "plugins"} for line in lines]
+        left = [line - {"__main__", "_version"} for line in lines]
         return [line for line in left if line]
 
     assert layers(shown) == layers(checked)

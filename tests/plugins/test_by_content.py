@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,11 +12,12 @@ from copyahead.errors import ConfigError
 from copyahead.plugins import by_content
 from copyahead.plugins.by_content import DraftsByContent
 from copyahead.step_cost import StepCost
+from copyahead.testing import ForcedDrafter
 
 PHRASE = [11, 12, 13, 14, 15, 16, 17, 18]
 
 
-def ids(*tokens: int) -> np.ndarray:  # type: ignore[type-arg]
+def ids(*tokens: int) -> Any:
     return np.array(tokens, dtype=np.int32)
 
 
@@ -45,16 +48,17 @@ def test_texts_that_take_turns_are_told_apart() -> None:
 def test_a_session_learns_what_was_kept_of_its_draft() -> None:
     asked = DraftsByContent(LookupOptions(policy="window"), step_cost=StepCost.linear(0.05))
     text = [*PHRASE, *PHRASE, *PHRASE, *PHRASE]
-    windows = []
+    windows: list[Any] = []
     for _ in range(4):
         draft = asked.draft(ids(*text), 16)
         (held,) = asked._texts.values()
         windows.append(held.session.window)
         text += [*draft.tokens, PHRASE[len(text + list(draft.tokens)) % 8]]
     assert windows == sorted(windows)
-    assert windows[-1] > windows[0]  # type: ignore[operator]
-    text.append(99)  # Nothing of the last draft was kept.
-    draft = asked.draft(ids(*text), 16)
+    assert windows[-1] > windows[0]
+    assert asked.draft(ids(*text), 16)
+    text.append(99)  # Nothing of that draft was kept.
+    asked.draft(ids(*text), 16)
     assert held.session.window < windows[-1]  # type: ignore[operator]
 
 
@@ -78,8 +82,7 @@ def test_a_fault_costs_the_draft_and_not_the_call(caplog: pytest.LogCaptureFixtu
     asked = drafts()
     asked.draft(ids(*PHRASE, 1, *PHRASE[:4]), 3)
     (held,) = asked._texts.values()
-    held.session.close()
-    held.session.propose = lambda _limit: 1 / 0  # type: ignore[assignment, method-assign]
+    held.session = ForcedDrafter(lambda _history: 1 / 0).open([], slot=0)  # type: ignore[arg-type, return-value]
     assert asked.draft(ids(*PHRASE, 1, *PHRASE[:5]), 3).tokens == ()
     assert caplog.text.count("a drafter failed") == 1
     assert asked.draft(ids(*PHRASE, 1, *PHRASE[:6]), 1).tokens == (17,)

@@ -52,7 +52,7 @@ class DraftsByContent:
 
     def __init__(
         self,
-        options: LookupOptions | None = None,
+        options: LookupOptions,
         *,
         num_texts: int = 4,
         step_cost: StepCost | None = None,
@@ -62,9 +62,9 @@ class DraftsByContent:
         `step_cost` is T(n) of the host's passes; when not given it is measured from the time
         between two calls.
         """
-        self._options = options or LookupOptions()
+        self._options = options
         self._num_texts = num_texts
-        self._meter = StepCostMeter(step_cost or _START) if step_cost is None else None
+        self._meter = StepCostMeter(_START) if step_cost is None else None
         self._load = Load(step_cost=step_cost or _START)
         self._texts: dict[int, _Text] = {}  # By row, the one seen last at the end.
         self._last: tuple[_Text, float] | None = None

@@ -11,7 +11,10 @@ transformers = pytest.importorskip("transformers")
 
 from copyahead.errors import ConfigError  # noqa: E402
 from copyahead.plugins.transformers import LookupCandidates  # noqa: E402
+from copyahead.step_cost import StepCost  # noqa: E402
 from tests.plugins.transformers.models import Passes, model_of, plain, prompts  # noqa: E402
+
+CHEAP = StepCost.linear(0.02)
 
 
 def assisted(model: Any, candidates: LookupCandidates, **options: Any) -> tuple[Any, int]:
@@ -26,7 +29,7 @@ def assisted(model: Any, candidates: LookupCandidates, **options: Any) -> tuple[
 
 @pytest.mark.parametrize("policy", ["priced", "fixed", "window"])
 def test_assisted_decoding_writes_the_same_text_in_fewer_passes(policy: str) -> None:
-    model, candidates = model_of("Llama"), LookupCandidates(policy)
+    model, candidates = model_of("Llama"), LookupCandidates(policy, step_cost=CHEAP)
     for seed in (5, 6):
         options = {"max_new_tokens": 60, "eos_token_id": None, **prompts(1, seed=seed)}
         expected = plain(model, **options)

@@ -1,4 +1,4 @@
-"""`custom_generate=copyahead.generate`: the same text, whatever is drafted and whatever is asked."""
+"""`custom_generate=copyahead.generate`: the same text, whatever is drafted or asked for."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ MIXED = (9, 0, 2, 9, 1, 4, 9, 3)
 """Where drafts err: never, at once, in the middle."""
 
 
-class EndsAtFive(transformers.StoppingCriteria):  # type: ignore[misc]
+class EndsAtFive(transformers.StoppingCriteria):  # type: ignore[misc, name-defined]
     """A criterion of the user's own: a row ends after a token that 5 divides."""
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         return input_ids[:, -1] % 5 == 0
 
 
-class Odd(transformers.LogitsProcessor):  # type: ignore[misc]
+class Odd(transformers.LogitsProcessor):  # type: ignore[misc, name-defined]
     """A processor of the user's own: after an odd token comes no odd one."""
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
@@ -145,7 +145,8 @@ def test_each_family_gives_the_same_text_in_fewer_passes(family: str, num_rows: 
         assert passes.count <= (12 if wrong == (9,) else 60), wrong
     # Longer than the windows, for one row of the batch only.
     long = knowing(expected[:1], (40, 3), length=24)
-    for choice in ({"drafter": long}, {}):
+    choices: tuple[Any, ...] = ({"drafter": long}, {})
+    for choice in choices:
         got, _ = drafted(model, **options, **choice)
         assert torch.equal(got, expected), choice
 
@@ -206,9 +207,7 @@ def test_the_cache_that_comes_back_is_that_of_plain_generate(family: str, num_ro
     options = {"max_new_tokens": 40, "return_dict_in_generate": True, **prompts(num_rows)}
     expected = plain(model, **options)
     got, _ = drafted(model, **options, drafter=knowing(expected.sequences, MIXED))
-    real = torch.cat(
-        [options["attention_mask"], torch.ones_like(got.sequences[:, 24:])], -1
-    ).bool()
+    real = torch.cat([options["attention_mask"], torch.ones_like(got.sequences[:, 24:])], -1).bool()
     real[:, 24:] &= got.sequences[:, 24:] != PAD
     for ours, theirs in zip(got.cache.layers, expected.cache.layers, strict=True):
         assert type(ours) is type(theirs)
@@ -252,7 +251,7 @@ def test_embeddings_in_the_place_of_ids() -> None:
     assert passes.count < 30
 
 
-class Heard(transformers.generation.streamers.BaseStreamer):  # type: ignore[misc]
+class Heard(transformers.generation.streamers.BaseStreamer):  # type: ignore[misc, name-defined]
     """A streamer that keeps what it hears."""
 
     def __init__(self) -> None:

@@ -60,7 +60,7 @@ def test_an_assistant_is_refused_by_name() -> None:
     ],
 )
 def test_processors_with_a_state_of_the_whole_batch_are_refused_for_a_batch(options: Any) -> None:
-    with pytest.raises(ConfigError, match="with 2 rows is not supported.*one row at a time"):
+    with pytest.raises(ConfigError, match=r"with 2 rows is not supported.*one row at a time"):
         drafted(model_of("Llama"), max_new_tokens=5, do_sample=True, **prompts(2), **options)
 
 
@@ -122,7 +122,7 @@ def test_a_window_that_has_dropped_tokens_is_refused_and_a_full_one_is_not() -> 
         cache = transformers.DynamicCache(config=model.config)
         first = model.generate(ids[:, :count], cache=cache, max_new_tokens=2, eos_token_id=None)
         longer = torch.cat([first, torch.tensor([[9, 8, 7]])], -1)
-        options = {"max_new_tokens": 20, "eos_token_id": None}
+        options: dict[str, Any] = {"max_new_tokens": 20, "eos_token_id": None}
         expected = model.generate(longer, **options)
         if fits:
             got, _ = drafted(model, input_ids=longer, cache=cache, policy="fixed", **options)
@@ -151,12 +151,12 @@ def test_positions_that_change_with_the_length_are_refused_past_it() -> None:
     options = {"max_new_tokens": 16, **prompts(1)}
     got, _ = drafted(model, **options, policy="fixed")
     assert torch.equal(got, plain(model, **options))
-    with pytest.raises(ModelError, match="past 40 tokens.*pass max_length=40 or less"):
+    with pytest.raises(ModelError, match=r"past 40 tokens.*pass max_length=40 or less"):
         drafted(model, **{**options, "max_new_tokens": 30})
 
 
 def test_a_failed_call_leaves_the_callers_cache_as_it_found_its_layers() -> None:
-    class Breaks(transformers.LogitsProcessor):  # type: ignore[misc]
+    class Breaks(transformers.LogitsProcessor):  # type: ignore[misc, name-defined]
         def __call__(self, input_ids: Any, scores: Any) -> Any:
             if input_ids.shape[1] > 30:
                 raise RuntimeError("broken")

@@ -97,7 +97,7 @@ class Chooser:
         picks: list[list[Token]] = []
         if self._simple:
             picks = logits.to(dtype=torch.float32, device=device).argmax(-1).tolist()
-        emitted = []
+        emitted: list[list[Token]] = []
         for place, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
             if resting[place]:
                 emitted.append([])

@@ -164,9 +164,7 @@ class CachedTarget:
         if first is None:
             first = self._real.new_ones(num_rows, self._prompt_width)
         written = self._real.sum(-1) - first.sum(-1)
-        columns = self._real.new_zeros(
-            num_rows, self._prompt_width + num_written, dtype=torch.long
-        )
+        columns = self._real.new_zeros(num_rows, self._prompt_width + num_written, dtype=torch.long)
         for row in range(num_rows):
             filled = torch.cat([first[row], first.new_ones(int(written[row]))]).nonzero()[:, 0]
             columns[row, filled] = self._real[row].nonzero()[:, 0]

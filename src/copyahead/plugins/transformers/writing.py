@@ -40,7 +40,7 @@ class Writing:
         self.rows = [Row(index) for index in range(prompt.shape[0])]
         self.pads = pads
         self._pad_token = pad_token
-        self._num_prompt_tokens = prompt.shape[1]
+        self._num_prompt_tokens = int(prompt.shape[1])
         self._ids: Any = None
         self._copied = [0] * len(self.rows)
 
