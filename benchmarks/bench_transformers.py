@@ -64,7 +64,7 @@ def same_part(text: Any, plain: Any) -> float:
 
 
 def measured(model: Any, options: dict[str, Any], repeats: int) -> dict[str, Any]:
-    """Median seconds of each contestant, its ratio to plain, and how much of the text is the same."""
+    """Median seconds of each contestant, its ratio to plain, and how much of its text is plain."""
     runners = contestants(model, batch=options["input_ids"].shape[0] > 1)
     seconds: dict[str, list[float]] = {name: [] for name in runners}
     texts: dict[str, Any] = {}

@@ -39,7 +39,7 @@ def test_texts_that_take_turns_are_told_apart() -> None:
         second.append(other)
         one, two = asked.draft(ids(*first), 4), asked.draft(ids(*second), 4)
         assert asked.draft(ids(*first), 4) == one  # Asked again: begun anew, the same draft.
-        following = PHRASE[PHRASE.index(token) + 1 :] + [1]
+        following = [*PHRASE[PHRASE.index(token) + 1 :], 1]
         if len(first) > 12:
             assert one.tokens[: len(following)] == tuple(following)[: len(one.tokens)]
             assert two.tokens != one.tokens

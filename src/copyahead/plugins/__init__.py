@@ -1,7 +1,7 @@
 """Drafts for hosts that own the loop.
 
-transformers/  `model.generate(..., custom_generate=copyahead.generate)`, and drafts for its assisted
-               decoding
+transformers/  `model.generate(..., custom_generate=copyahead.generate)`, and drafts for its
+               assisted decoding
 llama_cpp      drafts for llama-cpp-python's high-level class
 by_content     drafts for a hook that shows token ids and no request
 """

@@ -30,6 +30,7 @@ _SIZES: dict[str, Any] = {
     "eos_token_id": END,
     "bos_token_id": 1,
 }
+_WINDOWS = {**_SIZES, "sliding_window": 12, "query_pre_attn_scalar": 8}
 _ENDS = {"vocab_size": VOCAB, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": 1}
 _GPT2 = {**_ENDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
 _BLOOM = {**_ENDS, "hidden_size": 32, "n_layer": 2, "n_head": 4}
@@ -38,8 +39,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": _SIZES,
     "Qwen3": _SIZES,
     # A cap that random weights do not reach: at the cap all logits are equal.
-    "Gemma2": {**_SIZES, "sliding_window": 12, "query_pre_attn_scalar": 8, "final_logit_softcapping": 900.0},
-    "Gemma3": {**_SIZES, "sliding_window": 12, "query_pre_attn_scalar": 8, "sliding_window_pattern": 2},
+    "Gemma2": {**_WINDOWS, "final_logit_softcapping": 900.0},
+    "Gemma3": {**_WINDOWS, "sliding_window_pattern": 2},
     "Mistral": {**_SIZES, "sliding_window": 16},
     "Mixtral": {**_SIZES, "num_local_experts": 4, "num_experts_per_tok": 2},
     "GPT2": _GPT2,
