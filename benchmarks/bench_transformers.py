@@ -60,7 +60,7 @@ def same_part(text: Any, plain: Any) -> float:
     """How much of `plain`, whole rows of it, `text` begins with."""
     length = min(text.shape[1], plain.shape[1])
     differ = (text[:, :length] != plain[:, :length]).any(0).nonzero()
-    return (int(differ[0]) if len(differ) else length) / plain.shape[1]
+    return float((int(differ[0]) if len(differ) else length) / plain.shape[1])
 
 
 def measured(model: Any, options: dict[str, Any], repeats: int) -> dict[str, Any]:
