@@ -17,6 +17,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 import copyahead  # noqa: E402
 from copyahead.errors import ConfigError  # noqa: E402
+from copyahead.step_cost import StepCost  # noqa: E402
 from copyahead.testing import ForcedDrafter  # noqa: E402
 from tests.plugins.transformers.models import (  # noqa: E402
     END,
@@ -364,7 +365,8 @@ def test_max_draft_tokens_bounds_a_pass() -> None:
     model, options = model_of("Llama"), {"max_new_tokens": 40, **prompts(2)}
     expected = plain(model, **options)
     drafter = knowing(expected, (9,), length=12)
-    _, passes = drafted(model, **options, drafter=drafter, max_draft_tokens=3)
+    cheap = StepCost.linear(0.01)
+    _, passes = drafted(model, **options, drafter=drafter, max_draft_tokens=3, step_cost=cheap)
     assert max(passes.widths[1:]) == 4
 
 
