@@ -17,7 +17,6 @@ from hypothesis import strategies as st  # noqa: E402
 
 import copyahead  # noqa: E402
 from copyahead.errors import ConfigError  # noqa: E402
-from copyahead.step_cost import StepCost  # noqa: E402
 from copyahead.testing import ForcedDrafter  # noqa: E402
 from tests.plugins.transformers.models import (  # noqa: E402
     END,
@@ -334,7 +333,8 @@ def test_samples_of_a_batch_have_the_distribution_of_the_model() -> None:
 def test_a_model_remembers_what_it_learnt_from_call_to_call() -> None:
     from copyahead.plugins.transformers.drafting import drafters_of
 
-    model, options = model_of("Qwen3"), {"max_new_tokens": 40, **prompts(2)}
+    # The cost is measured, and kept as well.
+    model, options = model_of("Qwen3"), {"max_new_tokens": 40, "step_cost": None, **prompts(2)}
     drafted(model, **options)
     kept = drafters_of(model, on_cpu=True)
     drafter = kept.drafter("priced", 2, 64, VOCAB)
@@ -348,6 +348,7 @@ def test_a_model_remembers_what_it_learnt_from_call_to_call() -> None:
         got, _ = drafted(model, **options)
     finally:
         kept.lock.release()
+    del options["step_cost"]
     assert torch.equal(got, plain(model, **options))
 
 
@@ -365,8 +366,7 @@ def test_max_draft_tokens_bounds_a_pass() -> None:
     model, options = model_of("Llama"), {"max_new_tokens": 40, **prompts(2)}
     expected = plain(model, **options)
     drafter = knowing(expected, (9,), length=12)
-    cheap = StepCost.linear(0.01)
-    _, passes = drafted(model, **options, drafter=drafter, max_draft_tokens=3, step_cost=cheap)
+    _, passes = drafted(model, **options, drafter=drafter, max_draft_tokens=3)
     assert max(passes.widths[1:]) == 4
 
 
