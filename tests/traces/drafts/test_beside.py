@@ -12,8 +12,6 @@ from copyahead.config import HybridRule
 from copyahead.contracts import Drafter, DraftSession, Load, NextToken
 from copyahead.drafters.factory import make_drafter
 from copyahead.drafters.hybrid import HybridDrafter
-from copyahead.drafters.lookup import LookupDrafter
-from copyahead.drafters.priced import PricedDrafter
 from copyahead.engine import Engine, Request
 from copyahead.errors import ConfigError
 from copyahead.history.pool import HistoryPool
@@ -60,7 +58,7 @@ def live(text: list[int], start: int, model: ByPlace, rule: str, policy: str) ->
         if rule == ALONE:
             return chains
         pool = HistoryPool(1, len(text) + 1, 20)
-        copies = cast("LookupDrafter | PricedDrafter", make_drafter(name, pool, load, (0,)))
+        copies = make_drafter(name, pool, load, (0,))
         return HybridDrafter(copies, chains, cast(HybridRule, rule), load)
 
     target = ToyLM(script=text[start:], num_prompt_tokens=start)

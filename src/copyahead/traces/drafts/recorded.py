@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from copyahead.contracts import DraftSession, NextToken
+from copyahead.sampling import SamplingOptions
 from copyahead.traces.corpus import BASE, END, START, Corpus
 from copyahead.traces.drafts.draft_file import RecordedDrafts
 from copyahead.types import NO_DRAFT, Draft, Source, Token
@@ -193,6 +194,7 @@ class RecordedDrafter:
         tenant: str = "",
         prediction: Sequence[Token] = (),
         grammar: bool = False,
+        sampling: SamplingOptions | None = None,
     ) -> RecordedSession:
         """See `contracts.Drafter.open`: a session for the request that `begin` named."""
         return RecordedSession(self, self._request, prompt)
