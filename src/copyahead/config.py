@@ -18,6 +18,8 @@ from copyahead.ranges import Range, check_ranges
 
 KvType = Literal["auto", "f16", "bf16", "q8_0"]
 HybridRule = Literal["priced", "agree", "longer", "first"]
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 
 MAX_DRAFT_TOKENS = 64
 """No draft is longer than this, whatever the policy."""
@@ -34,7 +36,7 @@ def usable_cpus() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """How a llama.cpp model is loaded."""
+    """How a model is loaded: a GGUF file by llama.cpp, or a folder by transformers."""
 
     ctx: Annotated[int, Range(64, 2**24)] = 4096
     """Most tokens one request may hold, prompt and answer together."""
@@ -44,13 +46,17 @@ class ModelOptions:
     """Threads of the model. When not given: one for each logical CPU that it may use, and fewer
     while other programs use these."""
     kv_type: KvType = "auto"
-    """Type of the KV cache. `auto`: the fastest that the probe proves exact."""
+    """Type of a GGUF model's KV cache. `auto`: the fastest that the probe proves exact."""
     exact: bool = False
     """Insist on settings that the probe proves exact; fail where there are none."""
     gpu_layers: Annotated[int, Range(-1, 10_000)] = 0
-    """Layers to put on a GPU, in a build of llama.cpp that has one; -1 for all."""
+    """Layers of a GGUF model to put on a GPU, in a build of llama.cpp that has one; -1 for all."""
+    device: Device = "auto"
+    """Where a folder's model runs. `auto`: on a GPU where torch finds one."""
+    dtype: Dtype = "auto"
+    """Type of a folder's numbers. `auto`: as they are stored, but float32 for float16 on a CPU."""
     verbose: bool = False
-    """Show llama.cpp's own log."""
+    """Show the log of llama.cpp or transformers."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -64,6 +70,24 @@ class ModelOptions:
     def num_threads(self) -> int:
         """The threads to use: `threads`, or what the process may run on."""
         return self.threads if self.threads is not None else usable_cpus()
+
+    def check_file(self) -> None:
+        """Raise ConfigError for an option that a GGUF file does not have."""
+        for name in ("device", "dtype"):
+            if getattr(self, name) != "auto":
+                raise ConfigError(
+                    f"{name} is for the folder of a transformers model, and the model is a GGUF "
+                    "file: leave it out"
+                )
+
+    def check_folder(self) -> None:
+        """Raise ConfigError for an option that the folder of a transformers model does not have."""
+        for name, default in (("kv_type", "auto"), ("gpu_layers", 0)):
+            if getattr(self, name) != default:
+                raise ConfigError(
+                    f"{name} is for GGUF files, and the model is a folder of transformers: leave "
+                    "it out"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

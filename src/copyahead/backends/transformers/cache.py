@@ -38,6 +38,17 @@ def recurrent_layer(config: Any) -> str:
     return ""
 
 
+def windows(config: Any) -> list[int | None] | None:
+    """By layer: how many tokens it looks back at, itself included; None: at all of them.
+
+    None where layers do something else than attend to what comes before.
+    """
+    kinds, options = _layers(config)
+    if set(kinds) - {"full_attention", "sliding_attention"}:
+        return None
+    return [given.get("sliding_window") for given in options]
+
+
 def full_cache(config: Any) -> Any:
     """An empty cache that keeps every token, also in layers with a window.
 
