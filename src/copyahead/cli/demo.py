@@ -45,9 +45,8 @@ def demo(
     policy
         Rule for how much of a copy to try: a name, or `name:knob=value,knob=value`.
     """
-    from copyahead.backends.llama_cpp.gguf import find_model
     from copyahead.evaluate.compare import Plan
-    from copyahead.loading import load
+    from copyahead.loading import find, load
 
     output.be_quiet(quiet)
     check_model_path("demo", model)
@@ -56,7 +55,7 @@ def demo(
     policies = policies_named([policy])
     works = [workload(name) for name in _WORKLOADS]
     plan = Plan(sampling=SamplingOptions(), max_tokens=_MAX_TOKENS)
-    path = find_model(model)
+    path = find(model)
     with load(path, model=model_options, lookup=LookupOptions(policy=policies[0])) as engine:
         runs = run_all(engine, works, policies, plan)
         results = [result for result, _ in runs]

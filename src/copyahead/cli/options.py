@@ -80,7 +80,11 @@ class SamplingFlags(SamplingOptions):
 
 
 ModelPath = Annotated[
-    Path | None, Parameter(help="Path of a GGUF file; the bundled model when not given.")
+    Path | None,
+    Parameter(
+        help="Path of a GGUF file, or of the folder of a transformers model; the bundled model "
+        "when not given."
+    ),
 ]
 Model = Annotated[ModelOptions, Flat, Parameter(group=MODEL)]
 Lookup = Annotated[LookupFlags, Flat, Parameter(group=DRAFTING)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -40,13 +41,13 @@ def probe(
     again
         Measure anew, and forget what was measured before.
     """
-    from copyahead.backends.llama_cpp.gguf import find_model
-    from copyahead.backends.probe.search import find_settings, unsteady_text
+    from copyahead.backends.probe.search import unsteady_text
+    from copyahead.loading import find
 
     output.be_quiet(quiet)
     check_model_path("probe", model)
-    path = find_model(model)
-    found = find_settings(path, model_options, again=again)
+    path = find(model)
+    found = _find_settings(path, model_options, again)
     if json:
         output.print_json(_document(str(path), found))
         return 0
@@ -63,6 +64,15 @@ def probe(
     ]
     console.print("\n".join(lines), soft_wrap=True)
     return 0
+
+
+def _find_settings(path: Path, options: ModelOptions, again: bool) -> ProbeResult:
+    from copyahead.backends.probe import folders, search
+
+    if path.is_dir():
+        return folders.find_settings(path, options, again=again)
+    options.check_file()
+    return search.find_settings(path, options, again=again)
 
 
 def _batched(found: ProbeResult) -> str:

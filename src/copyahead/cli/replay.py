@@ -67,7 +67,8 @@ class ReplayOptions:
     """What to replay, and how it is scored."""
 
     tokenizer: str | None = None
-    """GGUF model or `tokenizer.json` to tokenise with; the bundled model when not given."""
+    """GGUF model, `tokenizer.json`, or folder of a transformers model to tokenise with; the bundled
+    model when not given."""
     policy: Names = ("priced", "hysteresis", "window", "single")
     """Policies to replay: a name, or `name:knob=value,knob=value`. May be repeated."""
     cost: tuple[str, ...] = ("0.01,0.03,0.1,0.3",)

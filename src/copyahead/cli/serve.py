@@ -203,13 +203,12 @@ def _service(
 ) -> Service:
     from dataclasses import replace
 
-    from copyahead.backends.llama_cpp.gguf import find_model
     from copyahead.chat.template.template import ChatTemplate
     from copyahead.engine.async_engine import AsyncEngine
-    from copyahead.loading import load
+    from copyahead.loading import find, load
     from copyahead.server.service import Service
 
-    path = find_model(model)
+    path = find(model)
     output.remark(f"loading {path.name}")
     lookup, shared, draft = drafting
     engine = load(path, model=model_options, lookup=lookup, shared=shared, draft=draft)
@@ -217,11 +216,16 @@ def _service(
     try:
         template = ChatTemplate.from_backend(engine.backend)
         policy = lookup.policy if engine.max_draft_tokens else ""
-        named = replace(options, model_name=http.alias or path.stem, policy=policy)
+        named = replace(options, model_name=http.alias or _name_of(path), policy=policy)
         return Service(AsyncEngine(engine), named, template)
     except BaseException:
         engine.close()
         raise
+
+
+def _name_of(path: Path) -> str:
+    """A file's without its ending, a folder's as it is: dots in it are no ending."""
+    return path.resolve().name if path.is_dir() else path.stem
 
 
 def _recorder(path: Path, service: Service) -> TraceWriter:

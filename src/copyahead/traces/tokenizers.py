@@ -12,13 +12,17 @@ from copyahead.types import Token
 
 
 def find_tokenizer(name: str | os.PathLike[str] | None) -> tuple[str, TextTokenizer]:
-    """What to call it, and the tokenizer: of a GGUF model, or of a `tokenizer.json`.
+    """What to call it, and the tokenizer: of a GGUF model, a `tokenizer.json`, or a folder.
 
     None takes the bundled model's. Raises ConfigError, ModelError or MissingExtraError.
     """
     if name is not None and Path(name).suffix == ".json":
         path = Path(name).expanduser()
         return path.name, JsonTokenizer(path)
+    if name is not None and (folder := Path(name).expanduser()).is_dir():
+        from copyahead.backends.transformers.tokenizer import FolderTokenizer
+
+        return folder.resolve().name, FolderTokenizer(folder)
     from copyahead.backends.llama_cpp.gguf import find_model
     from copyahead.backends.llama_cpp.tokenizer import load_vocabulary
 

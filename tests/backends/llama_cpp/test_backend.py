@@ -330,7 +330,7 @@ class TestErrors:
         ("write", "said"),
         [
             (lambda path: None, "does not exist"),
-            (lambda path: path.mkdir(), "is a directory"),
+            (lambda path: path.mkdir(), "is a directory without config.json"),
             (lambda path: path.write_bytes(b"PK\3\4 and so on"), "is not a GGUF file"),
             (lambda path: path.write_bytes(b""), "is not a GGUF file"),
             (lambda path: path.write_bytes(b"GGUF"), "cannot load"),

@@ -70,9 +70,15 @@ def find_model(path: str | os.PathLike[str] | None) -> Path:
     """
     found = bundled_model() if path is None else Path(path).expanduser()
     if found.is_dir():
-        raise ModelError(f"model {found} is a directory: name the .gguf file in it")
+        raise ModelError(
+            f"model {found} is a directory without config.json: name the .gguf file in it, or the "
+            "folder of a transformers model"
+        )
     if not found.exists():
-        raise ModelError(f"model {found} does not exist: give the path of a GGUF file")
+        raise ModelError(
+            f"model {found} does not exist: give the path of a GGUF file, or of a folder of a "
+            "transformers model"
+        )
     if not found.is_file():
         # Opening a pipe that nobody writes to would wait for ever.
         raise ModelError(f"model {found} is a pipe or a device: give the path of a GGUF file")

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
+from copyahead.backends.probe.measured import MeasuredBackend
 from copyahead.backends.probe.ragged import NUM_PASSES, RaggedPasses
 from copyahead.contracts import Capabilities, Logits, Part
 from copyahead.errors import CopyaheadError
@@ -32,6 +33,8 @@ CHECKED_ROWS = tuple(sorted({*TIMED_ROWS, 5, 7, 9, 15, 17, 31, 33, 63, ROWS_PER_
 """Sizes whose logits are compared: odd ones too, as kernels work on rows in groups."""
 
 QUICK_ROWS = (1, 16)
+SCREENED_ROWS = (1, 2, 3, 5, 8, 9, 16, 17)
+"""Sizes whose logits are compared when settings are only screened."""
 
 SLOTS = 4
 ONE_THREAD_ROWS = 16
@@ -100,7 +103,7 @@ def measure(
     )
     backend = LlamaBackend(request.path, probe_room)
     try:
-        measurer = _Measurer(backend, request.prefix, on_stage)
+        measurer = Measurer(backend, request.prefix, on_stage)
         return measurer.run_quick() if request.quick else measurer.run()
     finally:
         backend.close()
@@ -127,11 +130,11 @@ class Timing(NamedTuple):
         return cls(medians, max(spreads))
 
 
-class _Measurer:
+class Measurer:
     """Slot 0 holds the prefix and is forked; the others are worked in."""
 
     def __init__(
-        self, backend: LlamaBackend, prefix: int, on_stage: Callable[[Stage], None]
+        self, backend: MeasuredBackend, prefix: int, on_stage: Callable[[Stage], None]
     ) -> None:
         self.backend = backend
         self._on_stage = on_stage
@@ -148,6 +151,7 @@ class _Measurer:
         self.any_threads = False
 
     def run(self) -> Measurement:
+        """Compare passes of all sizes, alone and beside others, and time them."""
         began = time.perf_counter()
         self._on_stage(Stage(f"reading {self.prefix} tokens"))
         self.last = self._prefill(0, _PREFILL_ROWS)
@@ -184,9 +188,24 @@ class _Measurer:
         return checks, batches, _REPEATS * once
 
     def run_quick(self) -> Measurement:
+        """Time two sizes, and compare nothing."""
         self._on_stage(Stage("timing passes"))
         self._prefill(0, _PREFILL_ROWS)
         timing = self._time([n for n in QUICK_ROWS if n <= self.max_rows])
+        return self._measurement(timing, batched=False)
+
+    def run_screen(self) -> Measurement:
+        """Time two sizes, and compare a few: what differs there need not be measured further."""
+        self._prefill(0, _PREFILL_ROWS)
+        sizes = [n for n in SCREENED_ROWS if n <= self.max_rows]
+        self.reference = self._one_row_passes(sizes[-1])
+        for count in sizes:
+            self._start()
+            logits = self.backend.forward([self._block(1, count)])[0]
+            if not self._same(logits, self.reference[:count]):
+                break
+            self.rows = count
+        timing = Timing.of(self._time_rows([n for n in QUICK_ROWS if n <= self.max_rows]))
         return self._measurement(timing, batched=False)
 
     def _measurement(self, timing: Timing, batched: bool) -> Measurement:
@@ -330,7 +349,7 @@ def previous_size(count: int) -> int:
     return CHECKED_ROWS[max(0, position - 1)]
 
 
-def sample_tokens(backend: LlamaBackend, count: int) -> list[Token]:
+def sample_tokens(backend: MeasuredBackend, count: int) -> list[Token]:
     """Tokens of a real text, for the model to read: a source file of the standard library.
 
     A tokenizer that makes too little of it gets tokens drawn at random, always the same.

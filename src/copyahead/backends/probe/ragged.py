@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from copyahead.backends.llama_cpp.backend import LlamaBackend
+from copyahead.backends.probe.measured import MeasuredBackend
 from copyahead.contracts import Logits, Part
 from copyahead.types import Token
 
@@ -31,7 +31,7 @@ class RaggedPasses:
 
     def __init__(
         self,
-        backend: LlamaBackend,
+        backend: MeasuredBackend,
         *,
         prefix: int,
         rest: Sequence[Token],

@@ -129,7 +129,7 @@ def probe(
         seconds = time.perf_counter() - begin
         result = ProbeResult(
             settings=settings,
-            exactness=_exactness(found),
+            exactness=exactness_of(found),
             step_seconds=found.step_seconds,
             spread=found.spread,
             any_threads=found.any_threads,
@@ -289,7 +289,7 @@ def _best_capped(model: Path, results: list[ProbeResult], options: ModelOptions)
     return msgspec.structs.replace(best, exactness=capped)
 
 
-def _exactness(found: Measurement) -> Exactness:
+def exactness_of(found: Measurement) -> Exactness:
     """A draft's rows exact is the level exact; so is one row where nothing can be drafted."""
     rewind = found.capabilities.max_rewind
     needed = ROWS_PER_REQUEST if rewind is None else min(1 + rewind, ROWS_PER_REQUEST)

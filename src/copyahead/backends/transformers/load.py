@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,13 +15,13 @@ from copyahead.backends.transformers import attention
 from copyahead.backends.transformers.abilities import Abilities, find_abilities
 from copyahead.backends.transformers.attention import Kernel
 from copyahead.backends.transformers.cache import EXTRA
-from copyahead.backends.transformers.tokenizer import FolderTokenizer, read_json
+from copyahead.backends.transformers.folder import read_json
+from copyahead.backends.transformers.tokenizer import FolderTokenizer
 from copyahead.config import ModelOptions
 from copyahead.errors import ConfigError, MissingExtraError, ModelError
 
 logger = logging.getLogger(__name__)
 
-_SAMPLE_BYTES = 1 << 16
 _GROWING_ROPES = ("dynamic", "longrope")
 """Kinds of rotary positions that turn older tokens anew once a text has become long."""
 
@@ -73,23 +72,6 @@ class LoadedModel:
     logits_width: int
     context_size: int
     """Most tokens that the model was made for."""
-
-
-def is_folder(path: Path) -> bool:
-    """Whether `path` is a folder of transformers."""
-    return (path / "config.json").is_file()
-
-
-def fingerprint(folder: Path) -> str:
-    """Identifies the folder's content: names, sizes, times of change, and a sample of each."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.is_file():
-            stat = path.stat()
-            digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
-            with path.open("rb") as file:
-                digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:32]
 
 
 def load_model(folder: Path, settings: TransformersSettings) -> LoadedModel:

@@ -10,8 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from copyahead.backends.transformers.folder import read_json, read_text
 from copyahead.errors import MissingExtraError, ModelError
 from copyahead.types import Token
 
@@ -94,7 +93,7 @@ class FolderTokenizer:
         """The folder's own chat template (Jinja); None where it brings none."""
         file = self.folder / "chat_template.jinja"
         if file.is_file():
-            return _read_text(file)
+            return read_text(file)
         beside = read_json(self.folder / "chat_template.json").get("chat_template")
         found = self._settings.get("chat_template") or beside
         if isinstance(found, list):
@@ -142,16 +141,6 @@ class FolderTokenizer:
         if asked is True and not leading and first is not None:
             leading = [first]
         return [] if asked is False else leading
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file of a model's folder; empty where there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} cannot be read ({error}): fetch the folder again") from None
 
 
 class _Pieces:
@@ -219,10 +208,3 @@ def _read(path: Path) -> Any:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # The package raises bare Exception.
         raise ModelError(f"tokenizer {path} cannot be read ({error})") from None
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} cannot be read ({error}): fetch the folder again") from None
