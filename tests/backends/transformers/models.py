@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 VOCAB = 320
+"""Rows of logits; those from `REAL_VOCAB` on are padding."""
+REAL_VOCAB = 300
 WINDOW = 16
 _SMALL = {
     "vocab_size": VOCAB,
@@ -111,14 +113,14 @@ def make_model(kind: str, seed: int = 1) -> Any:
 
 
 def train_tokenizer() -> Any:
-    """A byte-level tokenizer of `VOCAB` ids, three of them control tokens."""
+    """A byte-level tokenizer of `REAL_VOCAB` ids, three of them control tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB,
+        vocab_size=REAL_VOCAB,
         special_tokens=["<|im_start|>", "<|im_end|>", "<|endoftext|>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: make test-transformers")
 pytest.importorskip("transformers", reason="needs transformers: make test-transformers")
 
-from copyahead.backends.transformers import cache as caches  # noqa: E402
-from copyahead.errors import ModelError  # noqa: E402
-from tests.backends.transformers.models import CONFIGS, RECURRENT, make_model  # noqa: E402
+from copyahead.backends.transformers import cache as caches
+from copyahead.errors import ModelError
+from tests.backends.transformers.models import CONFIGS, RECURRENT, make_model
 
 CROPPABLE = sorted(set(CONFIGS) - set(RECURRENT))
 

@@ -136,12 +136,8 @@ def _exact_ones(
     screened = [(base, nearest)]
     if loaded.abilities.windows is not None:
         for width in WIDTHS:
-            for kernel in ("sdpa", "rows"):
-                settings = msgspec.structs.replace(base, kernel=kernel, width=width)
-                found = _screen(loaded, settings)
-                screened.append((settings, found))
-                if _is_exact(found):
-                    break
+            settings = msgspec.structs.replace(base, kernel="rows", width=width)
+            screened.append((settings, _screen(loaded, settings)))
     exact = [pair for pair in screened if _is_exact(pair[1])]
     yield from sorted(exact, key=lambda pair: _score(pair[1]))
 
