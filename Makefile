@@ -13,7 +13,7 @@ CMAKE_ARGS ?= -DGGML_NATIVE=OFF
 export CMAKE_ARGS
 
 .PHONY: demo test test-slow check bench bench-server bench-busy bench-http bench-peers
-.PHONY: figures ablations test-lm-eval bench-draft bench-transformers
+.PHONY: figures ablations test-lm-eval test-transformers bench-draft bench-transformers
 .PHONY: docs clean install
 
 demo: $(STAMP)
@@ -34,6 +34,18 @@ test-lm-eval: $(STAMP) $(LM_EVAL)/.installed
 $(LM_EVAL)/.installed:
 	$(PYTHON) -m venv $(LM_EVAL)
 	$(LM_EVAL)/bin/python -m pip install --quiet 'lm-eval[api]>=0.4.13'
+	@touch $@
+
+# Models of transformers, in an environment of their own with torch for CPUs. COPYAHEAD_NEEDS_TORCH
+# has tests fail that would be left out without it.
+test-transformers: $(TRANSFORMERS)/.installed
+	COPYAHEAD_NEEDS_TORCH=1 $(TRANSFORMERS)/bin/python -m pytest -q $(wildcard \
+	  tests/backends/transformers tests/backends/probe/test_folders.py tests/plugins)
+
+$(TRANSFORMERS)/.installed: pyproject.toml
+	@test -x $(TRANSFORMERS)/bin/python || $(PYTHON) -m venv $(TRANSFORMERS)
+	$(TRANSFORMERS)/bin/python -m pip install --quiet torch==2.13.0
+	$(TRANSFORMERS)/bin/python -m pip install --quiet --editable '.[transformers,demo,dev]'
 	@touch $@
 
 check: $(STAMP)

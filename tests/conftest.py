@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
 # How long an example takes is no property of the code: a busy machine fails no test.
 settings.register_profile("any-machine", deadline=None)
 settings.load_profile("any-machine")
+
+
+def pytest_configure() -> None:
+    """Where torch must be there, its tests are not left out for want of it."""
+    if os.environ.get("COPYAHEAD_NEEDS_TORCH"):
+        for package in ("torch", "transformers"):
+            importlib.import_module(package)
 
 
 @pytest.fixture(scope="session")

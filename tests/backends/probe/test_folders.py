@@ -84,6 +84,11 @@ def test_a_recurrent_model_is_exact_for_the_one_row_it_has(tmp_path: Path) -> No
     found = folders.find_settings(folder, ModelOptions(device="cpu", threads=1, exact=True))
     assert found.capabilities.max_rewind == 0
     assert (found.exactness.level, found.exactness.rows) == ("exact", 1)
+    # A prompt that is read in other parts rounds differently, so it is not proven beside others.
+    with pytest.raises(ModelError, match="exact: no settings"):
+        folders.find_settings(
+            folder, ModelOptions(device="cpu", threads=1, exact=True, parallel=2), again=True
+        )
 
 
 def test_nothing_exact_fails_where_it_is_insisted_on(
@@ -95,5 +100,5 @@ def test_nothing_exact_fails_where_it_is_insisted_on(
         return msgspec.structs.replace(screen(measurer), max_abs_diff=0.1)
 
     monkeypatch.setattr(Measurer, "run_screen", near)
-    with pytest.raises(ModelError, match="exact: no settings give .* the same logits"):
+    with pytest.raises(ModelError, match=r"exact: no settings give .* the same logits"):
         folders.find_settings(llama, ModelOptions(device="cpu", threads=1, exact=True))

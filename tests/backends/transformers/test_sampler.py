@@ -20,7 +20,7 @@ def row(seed: int = 0, scale: float = 3.0) -> Any:
     return (np.random.default_rng(seed).normal(size=VOCAB + 3) * scale).astype(np.float32)
 
 
-def sampler(prompt: tuple[int, ...] = (), **options: Any) -> TransformersSampler:
+def sampler(*prompt: int, **options: Any) -> TransformersSampler:
     return TransformersSampler(SamplingOptions(**options), prompt, vocab_size=VOCAB)
 
 
@@ -36,7 +36,13 @@ def test_choices_are_those_of_generate() -> None:
     """Frequencies are held against the probabilities that `generate` would draw from."""
     import transformers
 
-    options = {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.95}
+    options: dict[str, Any] = {
+        "temperature": 0.7,
+        "top_k": 20,
+        "top_p": 0.9,
+        "min_p": 0.02,
+        "typical_p": 0.95,
+    }
     settings = transformers.GenerationConfig(do_sample=True, **options)
     config = transformers.LlamaConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=1)
     with torch.device("meta"):
@@ -52,14 +58,20 @@ def test_choices_are_those_of_generate() -> None:
 
 def test_a_seed_is_a_stream_of_one_draw_a_row() -> None:
     rows = [row(seed) for seed in range(6)]
-    options = {"temperature": 1.0, "seed": 5, "repetition_penalty": 1.2, "presence_penalty": 0.5}
-    one, other = sampler((3, 4), **options), sampler((3, 4), **options)
+    options: dict[str, Any] = {
+        "temperature": 1.0,
+        "seed": 5,
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.5,
+    }
+    one, other = sampler(3, 4, **options), sampler(3, 4, **options)
     taken = [one.sample(given.copy()) for given in rows]
     assert taken == [other.sample(given.copy()) for given in rows]
     generator = torch.Generator().manual_seed(5)
     for _ in rows:
         torch.rand(1, dtype=torch.float64, generator=generator)
-    assert torch.equal(one._generator.get_state(), generator.get_state())
+    drawn: Any = one._generator
+    assert torch.equal(drawn.get_state(), generator.get_state())
 
 
 def test_what_is_barred_is_never_chosen() -> None:

@@ -115,18 +115,24 @@ def _find(
 
 def _search(loaded: LoadedModel, base: TransformersSettings, options: ModelOptions) -> FolderResult:
     nearest = _screen(loaded, base)
+    measured: dict[TransformersSettings, FolderResult] = {}
     for settings, found in _exact_ones(loaded, base, nearest):
         if not options.exact and _score(found) > DEARER * _score(nearest):
             break
-        result = _measure(loaded, settings)
-        if result.proven:
+        result = measured[settings] = _measure(loaded, settings)
+        if result.proven or (options.exact and _serves_alone(result, options)):
             return result
     if options.exact:
         raise ModelError(
             f"exact: no settings give {loaded.folder} the same logits in passes of several rows; "
             "leave --exact out, or take --dtype float32"
         )
-    return _measure(loaded, base)
+    return measured.get(base) or _measure(loaded, base)
+
+
+def _serves_alone(result: FolderResult, options: ModelOptions) -> bool:
+    """Whether a whole draft's rows are exact, and no other sequence is ever in the pass."""
+    return result.exactness.level == "exact" and options.parallel == 1
 
 
 def _exact_ones(
