@@ -205,3 +205,18 @@ def test_numbers_that_the_defaults_are() -> None:
     assert (ModelOptions().ctx, LookupOptions().max_draft_tokens) == (4096, 64)
     assert (Limits().max_body_mb, Limits().max_body_bytes) == (16.0, 16_000_000)
     assert Limits(max_body_mb=1).max_body_bytes == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [("device", "cpu", "file"), ("dtype", "float32", "file"), ("kv_type", "f16", "folder")]
+    + [("gpu_layers", 1, "folder")],
+)
+def test_options_of_the_other_kind_of_model_are_refused(name: str, value: Any, kind: str) -> None:
+    options = ModelOptions(**{name: value})
+    refused, taken = options.check_file, options.check_folder
+    if kind == "folder":
+        refused, taken = taken, refused
+    taken()
+    with pytest.raises(ConfigError, match=rf"^{name} is for .*: leave it out"):
+        refused()

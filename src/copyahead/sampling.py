@@ -4,7 +4,8 @@ At every row, in this order: the logarithms of the model's own probabilities are
 for `logprobs`; `logit_bias`; end tokens barred while `min_tokens` is not reached; the
 grammar's mask; repetition, then frequency and presence penalties; DRY; `top_k`; `typical_p`;
 `top_p`; `min_p`; `temperature`; the draw. With `temperature` 0 it is the largest logit after the
-penalties, and no draw.
+penalties, and no draw. A model of transformers has the last ones in the order of its `generate`:
+`temperature`, `top_k`, `top_p`, `min_p`, `typical_p`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The examples of docs/transformers.md run, one after the other."""
+"""The examples of docs/transformers-generate.md run, one after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 
 from tests.plugins.transformers.models import VOCAB, model_of  # noqa: E402
 
-PAGE = Path(__file__).parents[3] / "docs" / "transformers.md"
+PAGE = Path(__file__).parents[3] / "docs" / "transformers-generate.md"
 
 
 class Letters(dict[str, Any]):

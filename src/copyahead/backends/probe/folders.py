@@ -26,6 +26,7 @@ from copyahead.backends.probe.search import (
 from copyahead.backends.transformers.backend import TransformersBackend
 from copyahead.backends.transformers.folder import fingerprint
 from copyahead.backends.transformers.load import (
+    EXPERT_BY_EXPERT,
     LoadedModel,
     TransformersSettings,
     device_name,
@@ -57,7 +58,7 @@ def load(folder: Path, options: ModelOptions) -> TransformersBackend:
     loaded = load_model(folder, base)
     found = _find(loaded, base, options, again=False)
     settings = msgspec.structs.replace(
-        base, kernel=found.settings.kernel, width=found.settings.width
+        found.settings, ctx=base.ctx, parallel=base.parallel, verbose=base.verbose
     )
     return TransformersBackend(
         loaded, settings, exactness=found.exactness, step_cost=found.latest_cost
@@ -141,8 +142,10 @@ def _exact_ones(
     """Settings that a screening finds exact, the fastest first."""
     screened = [(base, nearest)]
     if loaded.abilities.windows is not None:
+        # How many rows go to an expert changes from pass to pass, unless each goes by itself.
+        experts = EXPERT_BY_EXPERT if loaded.abilities.experts else ""
         for width in WIDTHS:
-            settings = msgspec.structs.replace(base, kernel="rows", width=width)
+            settings = msgspec.structs.replace(base, kernel="rows", experts=experts, width=width)
             screened.append((settings, _screen(loaded, settings)))
     exact = [pair for pair in screened if _is_exact(pair[1])]
     yield from sorted(exact, key=lambda pair: _score(pair[1]))
@@ -194,6 +197,7 @@ def _numerics(settings: TransformersSettings) -> TransformersSettings:
         device=settings.device,
         dtype=settings.dtype,
         kernel=settings.kernel,
+        experts=settings.experts,
         width=settings.width,
         threads=settings.threads,
     )

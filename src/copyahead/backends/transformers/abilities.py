@@ -38,6 +38,8 @@ class Abilities(NamedTuple):
     """Whether a layer convolves: then only what the last pass has read can be taken back."""
     resumes: bool
     """Whether a call of several rows goes on from what was read before."""
+    experts: str
+    """How the model computes its experts, in transformers' words; empty where it has none."""
 
 
 def find_abilities(model: Any) -> Abilities:
@@ -60,7 +62,13 @@ def find_abilities(model: Any) -> Abilities:
         recurrent=recurrent,
         convolves="conv" in caches.layer_types(model.config),
         resumes=resumes,
+        experts=str(model.config._experts_implementation) if has_experts(model) else "",
     )
+
+
+def has_experts(model: Any) -> bool:
+    """Whether it has experts that can be computed in more than one way."""
+    return bool(model._can_set_experts_implementation())
 
 
 def _texts(model: Any) -> tuple[list[Token], list[Token]]:

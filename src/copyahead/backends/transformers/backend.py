@@ -43,7 +43,10 @@ class TransformersBackend:
         exactness: Exactness | None = None,
         step_cost: StepCost | None = None,
     ) -> None:
-        """A backend over a model in memory. `settings` beside device and dtype may be any."""
+        """A backend over a model in memory. `settings` beside device and dtype may be any.
+
+        The model computes its experts as the newest backend over it says.
+        """
         self.path: Path = loaded.folder
         self.settings = settings
         self.exactness = exactness
@@ -186,6 +189,8 @@ class TransformersBackend:
 
 def _memory(loaded: LoadedModel, settings: TransformersSettings) -> PackedMemory | ApartMemory:
     abilities = loaded.abilities
+    if abilities.experts:
+        loaded.model.set_experts_implementation(settings.experts or abilities.experts)
     if abilities.windows is None:
         return ApartMemory(
             loaded.model,

@@ -22,6 +22,8 @@ from copyahead.errors import ConfigError, MissingExtraError, ModelError
 
 logger = logging.getLogger(__name__)
 
+EXPERT_BY_EXPERT = "batched_mm"
+"""transformers' name for a product of its own for every row and expert."""
 _GROWING_ROPES = ("dynamic", "longrope")
 """Kinds of rotary positions that turn older tokens anew once a text has become long."""
 
@@ -33,6 +35,8 @@ class TransformersSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "float32"
     kernel: Kernel = "sdpa"
     """How attention is computed; see `attention.Kernel`."""
+    experts: str = ""
+    """How experts are computed, in transformers' words; empty: as the model was loaded."""
     width: int = 0
     """Rows of every call of the model, missing ones padded; 0: as many as there are."""
     threads: int = 1
@@ -55,10 +59,12 @@ class TransformersSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def numerics(self) -> str:
         """What the logits may depend on, in words, for people."""
-        rows = {"rows": "attention row by row", "sdpa": "attention by sdpa"}
         width = f"calls of {self.width} rows" if self.width else "calls of as many rows as needed"
+        rows_of = {"rows": "attention row by row", "sdpa": "attention by sdpa"}
+        attention = rows_of.get(self.kernel, "plain attention")
+        experts = f", experts by {self.experts}" if self.experts else ""
         place = f"{self.threads} threads" if self.device == "cpu" else self.device
-        return f"{self.dtype}, {rows.get(self.kernel, 'plain attention')}, {width}, {place}"
+        return f"{self.dtype}, {attention}{experts}, {width}, {place}"
 
 
 @dataclass(frozen=True)
@@ -177,7 +183,7 @@ def _stored_dtype(folder: Path, device: str) -> str:
 
 def _experts(settings: TransformersSettings) -> dict[str, Any]:
     """torch's grouped products know no float64."""
-    return {"experts_implementation": "batched_mm"} if settings.dtype == "float64" else {}
+    return {"experts_implementation": EXPERT_BY_EXPERT} if settings.dtype == "float64" else {}
 
 
 def _most_tokens(text: Any) -> int:
