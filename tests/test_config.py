@@ -209,8 +209,12 @@ def test_numbers_that_the_defaults_are() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "kind"),
-    [("device", "cpu", "file"), ("dtype", "float32", "file"), ("kv_type", "f16", "folder")]
-    + [("gpu_layers", 1, "folder")],
+    [
+        ("device", "cpu", "file"),
+        ("dtype", "float32", "file"),
+        ("kv_type", "f16", "folder"),
+        ("gpu_layers", 1, "folder"),
+    ],
 )
 def test_options_of_the_other_kind_of_model_are_refused(name: str, value: Any, kind: str) -> None:
     options = ModelOptions(**{name: value})

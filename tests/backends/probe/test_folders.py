@@ -70,7 +70,7 @@ def test_the_settings_that_were_found_are_run(llama: Path, monkeypatch: pytest.M
 def test_it_is_measured_once(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = folders.find_settings(llama, OPTIONS)
     with monkeypatch.context() as broken:
-        broken.setattr(Measurer, "run_screen", lambda _: 1 / 0)
+        broken.setattr(Measurer, "run_screen", lambda *_: 1 / 0)
         assert folders.find_settings(llama, OPTIONS) == first
         with pytest.raises(ZeroDivisionError):
             folders.find_settings(llama, OPTIONS, again=True)
@@ -97,8 +97,10 @@ def test_nothing_exact_fails_where_it_is_insisted_on(
 ) -> None:
     screen = Measurer.run_screen
 
-    def near(measurer: Measurer) -> Any:
-        return msgspec.structs.replace(screen(measurer), max_abs_diff=0.1)
+    def near(measurer: Measurer, dearest: float) -> Any:
+        found = screen(measurer, dearest)
+        assert found is not None
+        return msgspec.structs.replace(found, max_abs_diff=0.1)
 
     monkeypatch.setattr(Measurer, "run_screen", near)
     with pytest.raises(ModelError, match=r"exact: no settings give .* the same logits"):

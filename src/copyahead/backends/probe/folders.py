@@ -8,14 +8,14 @@ it costs little, or where it is insisted on.
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from copyahead.backends.probe import cache
-from copyahead.backends.probe.measure import SLOTS, Measurement, Measurer, Stage
+from copyahead.backends.probe.measure import SLOTS, Measurement, Measurer, Stage, score
 from copyahead.backends.probe.search import (
     PREFIX,
     ProbeResult,
@@ -116,10 +116,10 @@ def _find(
 
 def _search(loaded: LoadedModel, base: TransformersSettings, options: ModelOptions) -> FolderResult:
     nearest = _screen(loaded, base)
+    assert nearest is not None
+    dearest = math.inf if options.exact else DEARER * score(nearest.step_seconds)
     measured: dict[TransformersSettings, FolderResult] = {}
-    for settings, found in _exact_ones(loaded, base, nearest):
-        if not options.exact and _score(found) > DEARER * _score(nearest):
-            break
+    for settings in _exact_ones(loaded, base, nearest, dearest):
         result = measured[settings] = _measure(loaded, settings)
         if result.proven or (options.exact and _serves_alone(result, options)):
             return result
@@ -128,7 +128,7 @@ def _search(loaded: LoadedModel, base: TransformersSettings, options: ModelOptio
             f"exact: no settings give {loaded.folder} the same logits in passes of several rows; "
             "leave --exact out, or take --dtype float32"
         )
-    return measured.get(base) or _measure(loaded, base)
+    return measured.get(base) or _measure(loaded, base, exact=_is_exact(nearest))
 
 
 def _serves_alone(result: FolderResult, options: ModelOptions) -> bool:
@@ -137,27 +137,37 @@ def _serves_alone(result: FolderResult, options: ModelOptions) -> bool:
 
 
 def _exact_ones(
-    loaded: LoadedModel, base: TransformersSettings, nearest: Measurement
-) -> Iterator[tuple[TransformersSettings, Measurement]]:
-    """Settings that a screening finds exact, the fastest first."""
-    screened = [(base, nearest)]
+    loaded: LoadedModel, base: TransformersSettings, nearest: Measurement, dearest: float
+) -> list[TransformersSettings]:
+    """Settings that a screening finds exact and no dearer than `dearest`, the fastest first."""
+    screened = {base: nearest}
     if loaded.abilities.windows is not None:
         # How many rows go to an expert changes from pass to pass, unless each goes by itself.
         experts = EXPERT_BY_EXPERT if loaded.abilities.experts else ""
         for width in WIDTHS:
             settings = msgspec.structs.replace(base, kernel="rows", experts=experts, width=width)
-            screened.append((settings, _screen(loaded, settings)))
-    exact = [pair for pair in screened if _is_exact(pair[1])]
-    yield from sorted(exact, key=lambda pair: _score(pair[1]))
+            found = _screen(loaded, settings, dearest)
+            if found is not None:
+                screened[settings] = found
+    exact = [settings for settings, found in screened.items() if _is_exact(found)]
+    return sorted(exact, key=lambda settings: score(screened[settings].step_seconds))
 
 
-def _screen(loaded: LoadedModel, settings: TransformersSettings) -> Measurement:
+def _screen(
+    loaded: LoadedModel, settings: TransformersSettings, dearest: float = math.inf
+) -> Measurement | None:
     logger.info("trying %s", settings.numerics())
-    return Measurer(_probed(loaded, settings, _SCREEN_PREFIX), _SCREEN_PREFIX, _note).run_screen()
+    measurer = Measurer(_probed(loaded, settings, _SCREEN_PREFIX), _SCREEN_PREFIX, _note)
+    return measurer.run_screen(dearest)
 
 
-def _measure(loaded: LoadedModel, settings: TransformersSettings) -> FolderResult:
-    found = Measurer(_probed(loaded, settings, PREFIX), PREFIX, _note).run()
+def _measure(
+    loaded: LoadedModel, settings: TransformersSettings, *, exact: bool = True
+) -> FolderResult:
+    """Measure `settings`; `exact`: whether they may be, so that all of it is compared."""
+    prefix = PREFIX if exact else _SCREEN_PREFIX
+    measurer = Measurer(_probed(loaded, settings, prefix), prefix, _note)
+    found = measurer.run() if exact else measurer.run_rows()
     return FolderResult(
         settings=_numerics(settings),
         exactness=exactness_of(found),
@@ -179,12 +189,6 @@ def _probed(
     if loaded.context_size:
         room = min(room, loaded.context_size)
     return TransformersBackend(loaded, msgspec.structs.replace(settings, ctx=room, parallel=SLOTS))
-
-
-def _score(found: Measurement) -> float:
-    """Seconds: the geometric mean of a one-row pass and one of 16 rows."""
-    one = found.step_seconds[1]
-    return float((one * found.step_seconds.get(16, one)) ** 0.5)
 
 
 def _is_exact(found: Measurement) -> bool:

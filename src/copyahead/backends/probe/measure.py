@@ -7,11 +7,12 @@ some switches once a process and because a bad build of it crashes; `probe.searc
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -150,6 +151,17 @@ class Measurer:
         self.max_abs_diff = 0.0
         self.any_threads = False
 
+    def run_rows(self) -> Measurement:
+        """Compare passes of all sizes of one sequence, and time them: for what is not exact."""
+        self._prefill(0, _PREFILL_ROWS)
+        self._on_stage(Stage(f"{ROWS_PER_REQUEST} passes of one row"))
+        self.reference = self._one_row_passes()
+        self._on_stage(Stage("comparing passes of several rows with them"))
+        self.rows = self._check_rows()
+        self._on_stage(Stage("timing passes"))
+        timing = self._time([n for n in TIMED_ROWS if n <= self.max_rows])
+        return self._measurement(timing, batched=False)
+
     def run(self) -> Measurement:
         """Compare passes of all sizes, alone and beside others, and time them."""
         began = time.perf_counter()
@@ -194,9 +206,15 @@ class Measurer:
         timing = self._time([n for n in QUICK_ROWS if n <= self.max_rows])
         return self._measurement(timing, batched=False)
 
-    def run_screen(self) -> Measurement:
-        """Time two sizes, and compare a few: what differs there need not be measured further."""
+    def run_screen(self, dearest: float = math.inf) -> Measurement | None:
+        """Time two sizes, and compare a few: what differs there need not be measured further.
+
+        None where they cost more than `dearest` seconds, as `score` has it.
+        """
         self._prefill(0, _PREFILL_ROWS)
+        timing = Timing.of(self._time_rows([n for n in QUICK_ROWS if n <= self.max_rows]))
+        if score(timing.seconds) > dearest:
+            return None
         sizes = [n for n in SCREENED_ROWS if n <= self.max_rows]
         self.reference = self._one_row_passes(sizes[-1])
         for count in sizes:
@@ -205,7 +223,6 @@ class Measurer:
             if not self._same(logits, self.reference[:count]):
                 break
             self.rows = count
-        timing = Timing.of(self._time_rows([n for n in QUICK_ROWS if n <= self.max_rows]))
         return self._measurement(timing, batched=False)
 
     def _measurement(self, timing: Timing, batched: bool) -> Measurement:
@@ -320,6 +337,12 @@ class Measurer:
         logits = self.backend.forward(blocks)
         if all(self._same(block, self.reference) for block in logits):
             self.rows = SLOTS * ROWS_PER_REQUEST
+
+
+def score(seconds: Mapping[int, float]) -> float:
+    """Seconds: the geometric mean of a one-row pass and one of 16 rows."""
+    one = seconds[1]
+    return math.sqrt(one * seconds.get(16, one))
 
 
 def calmest(repeats: Iterable[Times], deadline: float) -> Timing:

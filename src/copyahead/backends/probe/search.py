@@ -7,7 +7,6 @@ disk (`probe.cache`). `load` takes the fastest settings that are exact. See docs
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.gguf import find_model, fingerprint, read_header
 from copyahead.backends.llama_cpp.load import ROWS_PER_REQUEST, LlamaSettings
 from copyahead.backends.probe import cache
-from copyahead.backends.probe.measure import STEADY, Measurement, MeasurementRequest, Stage
+from copyahead.backends.probe.measure import STEADY, Measurement, MeasurementRequest, Stage, score
 from copyahead.children.process import ChildProcess
 from copyahead.config import ModelOptions
 from copyahead.contracts import Capabilities
@@ -92,8 +91,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
     @property
     def score(self) -> float:
         """Seconds: the geometric mean of a one-row pass and one of 16 rows."""
-        one = self.step_seconds[1]
-        return math.sqrt(one * self.step_seconds.get(16, one))
+        return score(self.step_seconds)
 
 
 def probe(
