@@ -118,7 +118,7 @@ def test_the_openai_client_is_answered(address: str) -> None:
     with openai.OpenAI(base_url=f"{address}/v1", api_key="any", timeout=300) as client:
         (model,) = client.models.list().data
         assert model.id == "smollm2"
-        options: Any = {"model": model.id, "messages": ask, "max_tokens": 80}
+        options: Any = {"model": model.id, "messages": ask, "max_tokens": 300}
         answer = client.chat.completions.create(**options, temperature=0)
         assert answer.choices[0].message.content
         streamed = client.chat.completions.create(**options, temperature=0, stream=True)
