@@ -25,7 +25,8 @@ from copyahead.engine.handle import collector
 from copyahead.engine.request import Choice
 from copyahead.errors import ConfigError, ModelError
 from copyahead.evaluate.workloads import WORKLOADS, workload
-from copyahead.loading import load_draft_model, make_engine
+from copyahead.loading import make_engine
+from copyahead.loading.draft_model import load_draft_model
 from copyahead.sampling import SamplingOptions
 from copyahead.testing import FakeBackend, ToyLM
 from copyahead.types import Source

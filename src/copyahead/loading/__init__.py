@@ -1,7 +1,7 @@
 """Putting the parts together: a model in, an engine out.
 
-    models        a GGUF file or a folder of transformers, and the backend that runs it
-    draft_model   a draft model beside it
+models        a GGUF file or a folder of transformers, and the backend that runs it
+draft_model   a draft model beside it
 """
 
 from __future__ import annotations
