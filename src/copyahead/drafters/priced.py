@@ -25,13 +25,14 @@ from copyahead.kernels import candidates as columns
 from copyahead.kernels import features, pricing, voting
 from copyahead.kernels import priced as kernel
 from copyahead.kernels.compiled import entry_point
-from copyahead.kernels.index import SHARED
-from copyahead.kernels.voting import new_scratch
+from copyahead.kernels.index import SHARED, Ints, Pool
+from copyahead.kernels.voting import Scratch, new_scratch
 from copyahead.policies.registry import PricedKnobs
 from copyahead.step_cost import StepCost
 from copyahead.types import NO_DRAFT, Draft, Source, Token
 
 Prices = npt.NDArray[np.float64]
+Arguments = tuple[Pool, kernel.Requests, kernel.Tenants, Ints, Scratch]
 
 MAX_TENANTS = 64
 """Tenants whose statistics are kept, at 0.8 MiB each; the one longest unseen goes first."""
@@ -197,6 +198,11 @@ class PricedDrafter(PooledDrafter[PricedSession]):
             known = self._price_lists[cost] = price_list(cost, self._knobs)
         self._priced_cost, self._priced = cost, known
         return known
+
+    @property
+    def arguments(self) -> Arguments:
+        """What a kernel over many rows gets first; other objects whenever a tenant is new."""
+        return self._arguments
 
     def release(self, session: PricedSession) -> None:
         """Let another session open in this session's row. Idempotent."""
