@@ -88,6 +88,8 @@ class Rounds(NamedTuple):
     """Where what the request has written begins."""
     marks: Ints
     """Places to compare; -1 where there is none."""
+    worths: Floats
+    """Tokens of its draft that are expected to be kept."""
     counters: Longs
     """By source: tokens drafted and accepted."""
 
@@ -108,7 +110,7 @@ class Sizes(NamedTuple):
 
 
 HOST = named(Host, INTS2, INTS, INTS, INTS, INTS)
-ROUNDS = named(Rounds, INTS, INTS2, INTS, INTS, INTS2, LONGS2)
+ROUNDS = named(Rounds, INTS, INTS2, INTS, INTS, INTS2, FLOATS, LONGS2)
 SIZES = named(Sizes, INT, INT, INT, INT, INT, INT)
 
 
@@ -120,6 +122,7 @@ def new_rounds(rows: int) -> Rounds:
         np.zeros(rows, dtype=np.int32),
         np.zeros(rows, dtype=np.int32),
         np.full((rows, NUM_MARKS), -1, dtype=np.int32),
+        np.zeros(rows),
         np.zeros((NUM_SOURCES, 2), dtype=np.int64),
     )
 
@@ -186,8 +189,11 @@ def catch_up(
             held = wide(pool.lengths[row])
             drafted = wide(rounds.drafted[row])
             emitted = host.tokens[i, held : held + count]
-            settle(pool, row, sizes.vocab_size, emitted, drafted, requests, tenants, prices)
             rounds.counters[rounds.sources[row], ACCEPTED] += min(count - 1, drafted)
+            if rounds.sources[row] == FROM_MODEL:
+                # No copy was tried.
+                drafted = 0
+            settle(pool, row, sizes.vocab_size, emitted, drafted, requests, tenants, prices)
             rounds.drafted[row] = 0
     return unknown
 
@@ -342,8 +348,10 @@ def draft(
         row, i = wide(asked.rounds[q, ROW]), wide(host.status[q])
         count = wide(asked.rounds[q, LIMIT])
         if count + padded > 0 and explained(pool, row, requests, count, host.tokens[i]):
+            rounds.worths[row] = 0.0
             for k in range(count):
                 rounds.drafts[row, k] = asked.tokens[start + k]
+                rounds.worths[row] += asked.survivals[start + k]
             for k in range(count, padded):
                 # Any token will do, and this one is the request's own.
                 rounds.drafts[row, k] = host.tokens[i, wide(host.lengths[i]) - 1]

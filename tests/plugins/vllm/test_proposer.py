@@ -236,7 +236,7 @@ def test_named_requests_feed_the_store_when_they_end() -> None:
 
     def named(*arguments: Any) -> list[list[int]]:
         names = [request.name for request in runner.batch]
-        made.name_requests(names, [""] * len(names))
+        made.name_requests(names, [""] * len(names), dict.fromkeys(names, 16))
         return made.propose(*arguments)
 
     while runner.batch[0].script:

@@ -1,4 +1,4 @@
-"""One engine of vLLM in a process of its own, timed: a job as JSON on standard input, and its results.
+"""One engine of vLLM in a process of its own, timed: jobs in JSON lines in, answers out.
 
 `copyahead vllm-check` starts one process a method. Run by hand:
 

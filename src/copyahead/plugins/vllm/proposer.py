@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,7 +181,7 @@ class Proposer:
             self._drafting = Drafting(self.host, settings)
             LAST[:] = [self._drafting]
         self._names: Sequence[str] | None = None
-        self._tenants: Sequence[str] | None = None
+        self._tenants: Sequence[str] = ()
 
     @property
     def drafting(self) -> Drafting | None:
@@ -191,9 +191,20 @@ class Proposer:
     def load_model(self, *_args: Any, **_kwargs: Any) -> None:
         """There is no model to load."""
 
-    def name_requests(self, names: Sequence[str], tenants: Sequence[str]) -> None:
-        """Whose rows the next call is about, and whose text each may copy from."""
+    def name_requests(
+        self, names: Sequence[str], tenants: Sequence[str], verified: Mapping[str, int]
+    ) -> None:
+        """Whose rows the next call is about, and whose text each may copy from.
+
+        `verified`: how many tokens of a request's draft were in the pass; none if it is not named.
+        """
         self._names, self._tenants = names, tenants
+        if self._drafting is not None:
+            drafted, row_of = self._drafting.rounds.drafted, self._drafting.book.row_of
+            for name in names:
+                row = row_of(name)
+                if row >= 0:
+                    drafted[row] = min(int(drafted[row]), verified.get(name, 0))
 
     def finish(self, names: Sequence[str]) -> None:
         """These requests have ended."""

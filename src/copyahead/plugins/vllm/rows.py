@@ -182,7 +182,8 @@ class RowBook:
             drafted = 0
         if len(emitted):
             rounds.counters[rounds.sources[row], hosted.ACCEPTED] += min(len(kept), drafted)
-            self._steps.settle(row, seat.session, emitted, drafted)
+            copied = drafted if rounds.sources[row] != hosted.FROM_MODEL else 0
+            self._steps.settle(row, seat.session, emitted, copied)
         rounds.drafted[row] = 0
         host.rows[i] = row
         seat.place = i

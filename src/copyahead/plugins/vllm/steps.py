@@ -185,7 +185,8 @@ class PresetSteps:
                 drafted = int(self._rounds.drafted[row])
                 source = self._rounds.sources[row]
                 self._rounds.counters[source, hosted.ACCEPTED] += min(count - 1, drafted)
-                self.settle(row, sessions[row], host.tokens[i, end - count : end], drafted)
+                copied = drafted if source != hosted.FROM_MODEL else 0
+                self.settle(row, sessions[row], host.tokens[i, end - count : end], copied)
                 self._rounds.drafted[row] = 0
         if not unknown:
             self.draft(host, sizes, sessions)
@@ -214,6 +215,8 @@ class PresetSteps:
             count = len(draft.tokens)
             self._rounds.drafts[row, :count] = draft.tokens
             self._rounds.drafted[row] = count
+            # A policy that fixes lengths expects nothing: its copies go first.
+            self._rounds.worths[row] = sum(draft.survivals) or float(count)
             source = _SOURCES.get(draft.source or Source.SHARED, hosted.FROM_STORE)
             self._rounds.sources[row] = source
             self._rounds.counters[source, hosted.DRAFTED] += count
