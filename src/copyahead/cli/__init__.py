@@ -33,6 +33,7 @@ _COMMANDS = {
     "replay": "Score policies on recorded traffic, without a model.",
     "record-drafts": "Record what a draft model would draft, for `replay --drafts`.",
     "policies": "List the length policies and their options.",
+    "vllm-check": "Run vLLM with each of its ways to draft, and compare speeds and texts.",
     "warmup": "Compile the kernels, so that no later start waits for it.",
 }
 _SHORT = {"verbose": "-v"}
@@ -60,10 +61,8 @@ def make_app(*, summaries: bool = False) -> App:
         console=output.console(),
     )
     for name, about in _COMMANDS.items():
-        module = name.replace("-", "_")
-        app.command(
-            f"copyahead.cli.{module}:{module}", name=name, help=about if summaries else None
-        )
+        file = name.replace("-", "_")
+        app.command(f"copyahead.cli.{file}:{file}", name=name, help=about if summaries else None)
     app.register_install_completion_command(
         help="Install completion of commands and flags for your shell: bash, zsh or fish."
     )

@@ -18,12 +18,16 @@ from typing import Any
 
 import msgspec
 
+from copyahead.errors import MissingExtraError
+
 
 class Load(msgspec.Struct):
     """The engine to load."""
 
     engine: dict[str, Any]
     """Arguments of vLLM's `LLM`, `speculative_config` among them."""
+    environment: dict[str, str] = {}
+    """Variables to set before vLLM is imported."""
 
 
 class Job(msgspec.Struct):
@@ -56,6 +60,7 @@ def run() -> None:
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     lines = iter(sys.stdin)
     load = msgspec.json.decode(next(lines), type=Load)
+    os.environ.update(load.environment)
     engine = _Engine(load.engine)
     _say(answers, {"ready": True})
     for line in lines:
@@ -70,8 +75,10 @@ def _say(answers: Any, document: Any) -> None:
 
 class _Engine:
     def __init__(self, arguments: Mapping[str, Any]) -> None:
-        import vllm
-
+        try:
+            import vllm
+        except ImportError:
+            raise MissingExtraError("vllm", "vllm") from None
         self._vllm: Any = vllm
         self._llm: Any = vllm.LLM(disable_log_stats=False, **arguments)
 
