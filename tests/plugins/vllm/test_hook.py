@@ -64,7 +64,14 @@ class FakeRunner:
             return self.drafter.propose(
                 sampled_token_ids, self.toy.lengths, self.toy.tokens, slot_mappings=None
             )
-        return np.array([request.script[:chain] for request in self.toy.batch], dtype=np.int64)
+        # It knows prose, and nothing else.
+        drafts = [
+            (request.script if request.name != "copy" else [3] * chain)[:chain]
+            for request in self.toy.batch
+        ]
+        longest = max(map(len, drafts))
+        padded = [[*draft, *[0] * (longest - len(draft))] for draft in drafts]
+        return np.array(padded, dtype=np.int64)
 
     def step(self, finished: set[str] | None = None) -> list[list[int]]:
         toy = self.toy
@@ -106,12 +113,8 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> type[FakeRunner]:
     worker.GPUModelRunner = Fresh
     sample: Any = ModuleType("vllm.v1.sample")
     sample.rejection_sampler = sampler
-    for module in (
-        sample,
-        sampler,
-        worker,
-        *map(ModuleType, ("vllm", "vllm.v1", "vllm.v1.worker")),
-    ):
+    above = map(ModuleType, ("vllm", "vllm.v1", "vllm.v1.worker"))
+    for module in (sample, sampler, worker, *above):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     return Fresh
 
@@ -169,7 +172,7 @@ def test_a_copy_goes_before_the_drafter_where_it_brings_more(vllm: type[FakeRunn
     while runner.toy.batch[0].script:
         runner.step()
     rounds = LAST[0].rounds
-    assert rounds.counters[hosted.PROMPT, hosted.ACCEPTED] > 50
+    assert rounds.counters[hosted.PROMPT, hosted.ACCEPTED] > 40
     assert 0 in runner.asked  # It only read.
 
 
@@ -194,11 +197,11 @@ def test_a_version_that_is_not_known_runs_without_it(
     monkeypatch.setattr(vllm, "propose_draft_token_ids", propose_draft_token_ids)
     with caplog.at_level(logging.ERROR):
         hook.register()
-    assert vllm.propose_draft_token_ids is propose_draft_token_ids
+    current: Any = vllm.propose_draft_token_ids
+    assert current is propose_draft_token_ids
     (record,) = caplog.records
-    assert "does not know this version of vLLM (propose_draft_token_ids takes self" in (
-        record.getMessage()
-    )
+    said = record.getMessage()
+    assert "does not know this version of vLLM (propose_draft_token_ids takes self" in said
 
 
 def test_a_wrong_setting_is_said_and_vllm_runs_on(

@@ -17,9 +17,8 @@ def test_nothing_given_is_the_defaults() -> None:
 
 def test_a_variable_wins_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "copyahead.toml"
-    file.write_text(
-        'policy = "window"\nmax_draft_tokens = 9\nshared = true\nvllm_log_seconds = 5\n'
-    )
+    lines = ('policy = "window"', "max_draft_tokens = 9", "shared = true", "vllm_log_seconds = 5")
+    file.write_text("\n".join(lines))
     given = {"COPYAHEAD_CONFIG": str(file), "COPYAHEAD_MAX_DRAFT_TOKENS": "12"}
     settings = read_settings(given)
     assert (settings.lookup.policy, settings.lookup.max_draft_tokens) == ("window", 12)
