@@ -36,6 +36,12 @@ def rejection_sample(
     raise NotImplementedError
 
 
+def expand_batch_to_tokens(
+    x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+) -> Any:
+    raise NotImplementedError
+
+
 class FakeRunner:
     """As much of vLLM's runner as the hook touches, around the toy of the other tests."""
 
@@ -106,6 +112,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> type[FakeRunner]:
 
     sampler: Any = ModuleType("vllm.v1.sample.rejection_sampler")
     sampler.rejection_sample = rejection_sample
+    sampler.expand_batch_to_tokens = expand_batch_to_tokens
     sampler.RejectionSampler = type(
         "RejectionSampler", (RejectionSampler,), {"forward": RejectionSampler.forward}
     )

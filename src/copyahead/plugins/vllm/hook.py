@@ -70,6 +70,11 @@ def install(settings: Settings) -> None:
             "RejectionSampler.forward",
             ("self", "metadata", "draft_probs", "logits", "sampling_metadata"),
         )
+        _expect(
+            getattr(rejection_sampler, "expand_batch_to_tokens", None),
+            "expand_batch_to_tokens",
+            ("x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to"),
+        )
         samples.install(rejection_sampler)
     runner: Any = GPUModelRunner
     runner.propose_draft_token_ids = _around_drafting(runner.propose_draft_token_ids, settings)

@@ -36,10 +36,28 @@ class _Pass:
 
 
 def install(module: Any) -> None:
-    """Put the two functions around those of `vllm.v1.sample.rejection_sampler`."""
+    """Put these functions around those of `vllm.v1.sample.rejection_sampler`."""
     current: list[_Pass] = []
+    module.expand_batch_to_tokens = _around_expand(module.expand_batch_to_tokens)
     module.RejectionSampler.forward = _around_forward(module.RejectionSampler.forward, current)
     module.rejection_sample = _around_rejection(module.rejection_sample, current)
+
+
+def _around_expand(original: Callable[..., Any]) -> Callable[..., Any]:
+    """On a CPU vLLM 0.32 expands a copy of the result: the temperature of drafted rows is whatever
+    was in memory, for every method that drafts. Elsewhere this is vLLM's own function.
+    """
+
+    def expand_batch_to_tokens(
+        x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+    ) -> Any:
+        if x.device.type != "cpu":
+            return original(x, cu_num_tokens, num_tokens, replace_from, replace_to)
+        counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
+        replaced = x.masked_fill(x == replace_from, replace_to)
+        return replaced.repeat_interleave(counts)
+
+    return expand_batch_to_tokens
 
 
 def seeded(generators: dict[int, Any], temperature: Any, num_draft_tokens: Sequence[int]) -> list:  # type: ignore[type-arg]
