@@ -2,11 +2,11 @@
 
     python benchmarks/in_vllm/bench_propose.py [--rows 80] [--steps 60] [--longest 200000]
 
-Run by a Python that has vLLM; a peer that is not installed is named and left out. All get the arrays
-of one runner: rows of 8,000 to `--longest` tokens that copy from themselves, teacher-forced, so that
-every proposer sees the same rounds whatever it drafts. Timed is the whole call that vLLM makes each
-step: for this project recognising rows, settling and drafting. Prints a card, and JSON as its last
-line.
+Run by a Python that has vLLM; a peer that is not installed is named and left out. All get the
+arrays of one runner: rows of 8,000 to `--longest` tokens that copy from themselves, teacher-forced,
+so that every proposer sees the same rounds whatever it drafts. Timed is the whole call that vLLM
+makes each step: for this project recognising rows, settling and drafting. Prints a card, and JSON
+as its last line.
 """
 
 from __future__ import annotations

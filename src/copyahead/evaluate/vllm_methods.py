@@ -124,9 +124,14 @@ class EngineProcess:
                 ["-m", "copyahead.plugins.vllm.measure"], stderr=self._log.fileno()
             )
         except OSError as error:
+            self._log.close()
             raise BackendError(f"no process can be started for vLLM ({error})") from None
         load = {"engine": arguments, "environment": {"COPYAHEAD_VLLM_HOOK": hook}}
-        self._ask(load, LOAD_SECONDS)
+        try:
+            self._ask(load, LOAD_SECONDS)
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, prompts: Sequence[Prompt], plan: Plan) -> Answered:
         """All `prompts` at once."""
