@@ -51,7 +51,7 @@ from copyahead.kernels.voting import FROM, SCRATCH, TOKEN, Scratch, chosen_at
 FINE, UNKNOWN = 0, 1
 """What a row of the host is: the text of a row of the pool, or to be looked for."""
 
-TAIL, HEAD, PROBES = 16, 8, 4
+TAIL, HEAD, PROBES = 16, 8, 2
 """Tokens compared at the end and the beginning, and places in between, others each step."""
 NUM_MARKS = 4
 """Marks that are kept of a row."""
@@ -74,6 +74,8 @@ class Host(NamedTuple):
     rows: Ints
     """The row of the pool; -1 where none is known."""
     status: Ints
+    drafted: Ints
+    """The length of the draft that was made."""
 
 
 class Rounds(NamedTuple):
@@ -92,6 +94,8 @@ class Rounds(NamedTuple):
     """Tokens of its draft that are expected to be kept."""
     counters: Longs
     """By source: tokens drafted and accepted."""
+    flat: Ints
+    """The drafts of the last step, end to end."""
 
 
 class Sizes(NamedTuple):
@@ -109,8 +113,8 @@ class Sizes(NamedTuple):
     """Not 0: all rows draft so many tokens, or none drafts any."""
 
 
-HOST = named(Host, INTS2, INTS, INTS, INTS, INTS)
-ROUNDS = named(Rounds, INTS, INTS2, INTS, INTS, INTS2, FLOATS, LONGS2)
+HOST = named(Host, INTS2, INTS, INTS, INTS, INTS, INTS)
+ROUNDS = named(Rounds, INTS, INTS2, INTS, INTS, INTS2, FLOATS, LONGS2, INTS)
 SIZES = named(Sizes, INT, INT, INT, INT, INT, INT)
 
 
@@ -124,6 +128,7 @@ def new_rounds(rows: int) -> Rounds:
         np.full((rows, NUM_MARKS), -1, dtype=np.int32),
         np.zeros(rows),
         np.zeros((NUM_SOURCES, 2), dtype=np.int64),
+        np.zeros(rows * MAX_COPY, dtype=np.int32),
     )
 
 
@@ -318,6 +323,7 @@ def draft(
     base_rows = 0
     for i in range(len(host.counts)):
         row = wide(host.rows[i])
+        host.drafted[i] = 0
         if row >= 0:
             rounds.drafted[row] = 0
         limit = min(sizes.max_tokens, sizes.max_length - wide(host.lengths[i]) - 1)
@@ -343,7 +349,7 @@ def draft(
     padded = 0
     if sizes.uniform > 0:
         padded = all_or_none(asked.rounds, asked.survivals, num_asked, base_rows, limits, sizes)
-    start = 0
+    start, end = 0, 0
     for q in range(num_asked):
         row, i = wide(asked.rounds[q, ROW]), wide(host.status[q])
         count = wide(asked.rounds[q, LIMIT])
@@ -357,6 +363,10 @@ def draft(
                 rounds.drafts[row, k] = host.tokens[i, wide(host.lengths[i]) - 1]
             count = max(count, padded)
             rounds.drafted[row] = count
+            host.drafted[i] = count
+            for k in range(count):
+                rounds.flat[end + k] = rounds.drafts[row, k]
+            end += count
             origin = wide(asked.rounds[q, ORIGIN])
             source = PROMPT if origin < rounds.prompts[row] else OUTPUT
             if asked.rounds[q, HAS_SHARED]:

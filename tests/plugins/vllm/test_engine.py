@@ -15,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,9 @@ def test_vllms_server_with_its_own_clients(tmp_path: Path) -> None:
     options = ["--dtype", "float32", "--max-model-len", "1600", "--max-num-seqs", "4"]
     log = (tmp_path / "log").open("w+b")
     server = subprocess.Popen(
-        [str(Path(sys.executable).with_name("vllm")), "serve", MODEL, *options, "--enforce-eager",
+        # The CPU build has no metadata under the name that `vllm serve` asks for.
+        [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", MODEL, *options,
+         "--enforce-eager",
          "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "m",
          "--speculative-config", config],
         env={**os.environ, **VARIABLES, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
@@ -159,12 +162,17 @@ def test_vllms_server_with_its_own_clients(tmp_path: Path) -> None:
         )
         assert float(kept) > 15
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        try:
-            server.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
         log.close()
+        end(server)
+
+
+def end(server: subprocess.Popen[bytes]) -> None:
+    """With all the processes that it has started."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, sent)
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(30)
 
 
 def wait_for(url: str, server: subprocess.Popen[bytes], log: Any) -> None:

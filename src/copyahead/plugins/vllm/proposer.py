@@ -83,6 +83,7 @@ class Drafting:
         self._rows = np.full(host.max_requests, -1, dtype=np.int32)
         self._status = np.zeros(host.max_requests, dtype=np.int32)
         self._counts = np.zeros(host.max_requests, dtype=np.int32)
+        self._drafted = np.zeros(host.max_requests, dtype=np.int32)
         self._num_rows = 0
         self._number = 0
         self._began = 0.0
@@ -126,14 +127,13 @@ class Drafting:
 
     def drafts(self, host: hosted.Host) -> list[list[int]]:
         """The drafts of a step, one a row of the host."""
-        rows = host.rows
-        known = np.maximum(rows, 0)
-        counts = np.where(rows >= 0, self.rounds.drafted[known], 0).tolist()
-        longest = max(counts, default=0)
-        if longest == 0:
-            return [[] for _ in counts]
-        found = self.rounds.drafts[known, :longest].tolist()
-        return [draft[:count] for draft, count in zip(found, counts, strict=True)]
+        counts = host.drafted.tolist()
+        flat = self.rounds.flat[: sum(counts)].tolist()
+        drafts, start = [], 0
+        for count in counts:
+            drafts.append(flat[start : start + count])
+            start += count
+        return drafts
 
     def reset(self) -> None:
         """Forget which row is which, after a fault. Texts stay where they are."""
@@ -154,6 +154,7 @@ class Drafting:
             self._counts[:count],
             self._rows[:count],
             self._status[:count],
+            self._drafted[:count],
         )
 
     def _time(self, host: hosted.Host, active: int, began: float, *, same: bool) -> None:
@@ -162,8 +163,7 @@ class Drafting:
             self.costs.observe(active, self._timed_rows, began - self._began)
         self._began = began
         complete = active == len(host.counts)
-        drafted = self.rounds.drafted[host.rows[host.rows >= 0]]
-        self._timed_rows = active + int(drafted.sum()) if complete else 0
+        self._timed_rows = active + int(host.drafted.sum()) if complete else 0
 
 
 class Proposer:

@@ -202,6 +202,8 @@ class PresetSteps:
         limits = [max(0, min(sizes.max_tokens, left)) for left in room]
         self._drafts = dict.fromkeys(host.rows.tolist(), NO_DRAFT)
         self._rounds.drafted[host.rows[host.rows >= 0]] = 0
+        host.drafted[:] = 0
+        end = 0
         found = self._drafter.propose_batch([sessions[row] for row in rows], limits)
         even = sizes.budget // max(1, sum(len(draft) > 0 for draft in found))
         for i, row, draft in zip(asking, rows, found, strict=True):
@@ -214,7 +216,9 @@ class PresetSteps:
             self._drafts[row] = draft
             count = len(draft.tokens)
             self._rounds.drafts[row, :count] = draft.tokens
-            self._rounds.drafted[row] = count
+            self._rounds.drafted[row] = host.drafted[i] = count
+            self._rounds.flat[end : end + count] = draft.tokens
+            end += count
             # A policy that fixes lengths expects nothing: its copies go first.
             self._rounds.worths[row] = sum(draft.survivals) or float(count)
             source = _SOURCES.get(draft.source or Source.SHARED, hosted.FROM_STORE)
