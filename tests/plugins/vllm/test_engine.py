@@ -153,9 +153,9 @@ def test_vllms_server_with_its_own_clients(tmp_path: Path) -> None:
             model="m", prompt=prompt, max_tokens=32, temperature=0, stream=True
         )
         assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
-        client.close()
         time.sleep(1.1)  # Counters are passed on once a second, in a step.
         client.completions.create(model="m", prompt=prompt, max_tokens=4, temperature=0)
+        client.close()
         metrics = urllib.request.urlopen(f"{base}/metrics", timeout=60).read().decode()
         (kept,) = re.findall(
             r'copyahead:accepted_tokens_by_source_total{source="prompt"} ([\d.]+)', metrics
