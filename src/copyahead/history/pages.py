@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+import sys
 
 import numpy as np
 import numpy.typing as npt
+
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+"""Python names it from 3.13 on. Room that is never used is then never counted: without it a system
+refuses at once what is larger than its memory."""
 
 
 def untouched(shape: tuple[int, ...]) -> npt.NDArray[np.int32]:
@@ -18,7 +23,7 @@ def untouched(shape: tuple[int, ...]) -> npt.NDArray[np.int32]:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.zeros(shape, dtype=np.int32)
     size = math.prod(shape) * np.dtype(np.int32).itemsize
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
     # Refused by a system that was built without large pages.
     with contextlib.suppress(OSError):
         pages.madvise(mmap.MADV_HUGEPAGE)
