@@ -160,6 +160,23 @@ def test_requests_have_names_and_leave_when_they_end(vllm: type[FakeRunner]) -> 
     book.finish(["never heard of"])
 
 
+def test_a_name_may_be_used_again_at_once(vllm: type[FakeRunner]) -> None:
+    """Aborted, and sent again with the same id: it is another request, in the same row."""
+    hook.register()
+    runner = vllm()
+    runner.toy.add(copies(100, "a"))
+    runner.step()
+    runner.step()
+    runner.toy.remove(0)
+    runner.toy.add(copies(1000, "a"))
+    runner.step({"a"})
+    drafting = runner.drafter.drafting
+    (seat,) = drafting.book.seats.values()
+    assert drafting.rounds.prompts[seat.row] == 50
+    assert all(token >= 1000 for token in runner.step()[0])
+    drafting.book.check(drafting._view([[]], runner.toy.lengths, runner.toy.tokens))
+
+
 def test_what_a_grammar_cut_from_a_draft_was_not_verified(vllm: type[FakeRunner]) -> None:
     hook.register()
     runner = vllm()

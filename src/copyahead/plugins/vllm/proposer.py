@@ -85,6 +85,7 @@ class Drafting:
         self._counts = np.zeros(host.max_requests, dtype=np.int32)
         self._drafted = np.zeros(host.max_requests, dtype=np.int32)
         self._num_rows = 0
+        self._names: Sequence[str] | None = None
         self._number = 0
         self._began = 0.0
         self._timed_rows = 0
@@ -103,8 +104,9 @@ class Drafting:
         self._number += 1
         host = self._view(sampled, lengths, tokens)
         count = len(sampled)
-        if names is not None:
+        if names is not None and names != self._names:
             host.rows[:] = [self.book.row_of(name) for name in names]
+        self._names = names
         active = int(np.count_nonzero(host.counts))
         self.steps.price(self.costs.cost(active), max(1, active))
         sizes = hosted.Sizes(
@@ -125,6 +127,24 @@ class Drafting:
         self._num_rows = count
         return host
 
+    def cut(self, names: Sequence[str], verified: Mapping[str, int]) -> None:
+        """Of the last drafts only so many tokens were verified; none if a request is not named."""
+        rows = self._rows[: len(names)]
+        if names != self._names:
+            rows = np.array([self.book.row_of(name) for name in names], dtype=np.int32)
+        known = rows >= 0
+        counts = np.array([verified.get(name, 0) for name in names], dtype=np.int32)[known]
+        drafted = self.rounds.drafted
+        drafted[rows[known]] = np.minimum(drafted[rows[known]], counts)
+
+    def finish(self, names: Sequence[str]) -> None:
+        """These requests have ended. A new one may have the name, and the place, of an old one."""
+        for name in names:
+            row = self.book.row_of(name)
+            if row >= 0:
+                self._rows[self._rows == row] = -1
+        self.book.finish(names)
+
     def drafts(self, host: hosted.Host) -> list[list[int]]:
         """The drafts of a step, one a row of the host."""
         counts = host.drafted.tolist()
@@ -138,6 +158,7 @@ class Drafting:
     def reset(self) -> None:
         """Forget which row is which, after a fault. Texts stay where they are."""
         self._rows[:] = -1
+        self._names = None
         self._num_rows = 0
         self._timed_rows = 0
         self.book.reset()
@@ -201,16 +222,12 @@ class Proposer:
         """
         self._names, self._tenants = names, tenants
         if self._drafting is not None:
-            drafted, row_of = self._drafting.rounds.drafted, self._drafting.book.row_of
-            for name in names:
-                row = row_of(name)
-                if row >= 0:
-                    drafted[row] = min(int(drafted[row]), verified.get(name, 0))
+            self._drafting.cut(names, verified)
 
     def finish(self, names: Sequence[str]) -> None:
         """These requests have ended."""
         if self._drafting is not None:
-            self._drafting.book.finish(names)
+            self._drafting.finish(names)
 
     def propose(
         self,
