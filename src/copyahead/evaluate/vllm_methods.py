@@ -26,7 +26,8 @@ METHODS: Mapping[str, dict[str, Any]] = MappingProxyType(
     {
         "none": {},
         "ngram": {"method": "ngram", "prompt_lookup_min": 3, "prompt_lookup_max": 5},
-        "suffix": {"method": "suffix"},
+        # Answers that it keeps would be those of the same prompt's earlier runs.
+        "suffix": {"method": "suffix", "suffix_decoding_max_cached_requests": 0},
         "copyahead": {"method": "custom_class", "model": PROPOSER},
         "draft_model": {"method": "draft_model"},
         "beside": {"method": "draft_model"},
