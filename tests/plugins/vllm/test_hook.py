@@ -105,6 +105,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> type[FakeRunner]:
     """Modules under vLLM's names, and the hook on."""
     monkeypatch.setenv("COPYAHEAD_VLLM_HOOK", "1")
     monkeypatch.setenv("COPYAHEAD_COSTS", "0.05")
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
 
     class Fresh(FakeRunner):
         propose_draft_token_ids = FakeRunner.propose_draft_token_ids

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,8 @@ def install(settings: Settings) -> None:
     runner.propose_draft_token_ids = _around_drafting(runner.propose_draft_token_ids, settings)
     runner._update_states = _around_bookkeeping(runner._update_states)
     setattr(runner, _MARK, True)
+    # vLLM's newer runner has none of these functions, and is not taken unless it is asked for.
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 
 
 def _expect(function: Any, name: str, arguments: tuple[str, ...]) -> None:
