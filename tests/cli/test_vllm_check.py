@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from copyahead.cli import run
-from copyahead.cli.hosts import vllm_check
+from copyahead.cli import run, vllm_check
 from copyahead.errors import ConfigError
 from copyahead.evaluate import vllm_methods
 from copyahead.evaluate.vllm_methods import Answered, Plan, Prompt, run_methods

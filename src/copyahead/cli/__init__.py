@@ -36,8 +36,6 @@ _COMMANDS = {
     "vllm-check": "Run vLLM with each of its ways to draft, and compare speeds and texts.",
     "warmup": "Compile the kernels, so that no later start waits for it.",
 }
-_ELSEWHERE = {"vllm-check": "hosts.vllm_check:vllm_check"}
-"""Commands that do not stand in the file of their name."""
 _SHORT = {"verbose": "-v"}
 
 
@@ -63,8 +61,10 @@ def make_app(*, summaries: bool = False) -> App:
         console=output.console(),
     )
     for name, about in _COMMANDS.items():
-        place = _ELSEWHERE.get(name, f"{name}:{name}")
-        app.command(f"copyahead.cli.{place}", name=name, help=about if summaries else None)
+        module = name.replace("-", "_")
+        app.command(
+            f"copyahead.cli.{module}:{module}", name=name, help=about if summaries else None
+        )
     app.register_install_completion_command(
         help="Install completion of commands and flags for your shell: bash, zsh or fish."
     )

@@ -198,7 +198,7 @@ def catch_up(
             if rounds.sources[row] == FROM_MODEL:
                 # No copy was tried.
                 drafted = 0
-            settle(pool, row, sizes.vocab_size, emitted, drafted, requests, tenants, prices)
+            settle(pool, row, sizes.vocab_size, emitted, drafted, 0.0, requests, tenants, prices)
             rounds.drafted[row] = 0
     return unknown
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from copyahead.cli import output
 from copyahead.cli.options import NONE_YET, Flat, Json, Names, Quiet
+from copyahead.cli.terminal import output
 from copyahead.config import MAX_DRAFT_TOKENS
 from copyahead.errors import ConfigError
 from copyahead.evaluate.workloads import WORKLOADS, workload
