@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import httpx
@@ -45,6 +46,41 @@ def read_broken(status: int, text: str, expected: int) -> Reply:
     except (ValueError, LookupError, TypeError):
         pass
     return Reply(fault=f"a broken request got {status} instead of {expected}: {text[:200]}")
+
+
+Allowed = tuple[int, str | None]
+"""A status, and the code of its error; None for an answer, or any code."""
+_LONGEST_REFUSAL = 2_000
+"""Characters. A refusal names the field and the fix, and does not repeat the body."""
+
+
+def read_attacked(status: int, text: str, allowed: Collection[Allowed]) -> Reply:
+    """The reply to an attack: one that is `allowed`, and of its right form."""
+    if status == 200 and (status, None) in allowed:
+        whole = read_stream_end(text) if text.startswith((":", "data: ", "event: ")) else text
+        try:
+            document = json.loads(whole)
+            if isinstance(document, dict) and document.get("error") is None:
+                return Reply(essence=document)
+        except ValueError:
+            pass
+        return Reply(fault=f"no answer: {text[:100]}")
+    try:
+        error = json.loads(text)["error"]
+        is_refusal = error["message"] and error["type"] and len(text) <= _LONGEST_REFUSAL
+        if is_refusal and {(status, error.get("code")), (status, None)} & set(allowed):
+            return Reply(essence=error)
+    except (ValueError, LookupError, TypeError):
+        pass
+    # No answer twice has the same id, and faults are counted once where they are the same.
+    shown = "an answer" if status == 200 else text[:300]
+    return Reply(fault=f"an attack got {status}: {shown}")
+
+
+def read_stream_end(text: str) -> str:
+    """The last document of a stream."""
+    frames = [line.removeprefix("data: ") for line in text.split("\n") if line[:6] == "data: "]
+    return next((frame for frame in reversed(frames) if frame != "[DONE]"), "")
 
 
 def read_stream(status: int, text: str, *, left: bool = False) -> Reply:

@@ -12,6 +12,12 @@ requests, whole and streamed; a third of the clients leave at a random moment. C
 - `/health` below 100 ms throughout, and memory flat;
 - no slot, no cell and no row of history left taken.
 
+    python benchmarks/soak_server.py --attack nulls stops --seconds 60
+    python benchmarks/soak_server.py --attack all
+
+sends what `soak_attacks.py` has under these names instead, each to a server of its own, with a
+neighbour who must not notice; `soak_siege.py` says what is checked.
+
 The last line is one JSON document, and the exit status is 1 when a check fails. Replies are judged
 in `soak_replies.py`, which can also spoil them (`--plant`), to see that this is noticed.
 
@@ -24,16 +30,20 @@ import argparse
 import asyncio
 import json
 import random
-import re
-import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from soak_attacks import ATTACKS
 from soak_replies import Planting, Reply, read_broken, read_stream, read_whole
+from soak_serve import served, wait_until_up
+from soak_siege import HEAD, Besieger, SiegeLimits
+from soak_watch import HELD, Watcher, gauges
 
 WORDS = [
     "the",
@@ -69,16 +79,6 @@ SCHEMA = {
 }
 
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
-HELD = (
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
-    "copyahead:requests_held",
-    "copyahead:slots_held",
-    "copyahead:cells_held",
-    "copyahead:history_rows_held",
-)
-"""Gauges that must be 0 when nobody asks: of the queue, and of the engine itself."""
-
 Body = dict[str, Any]
 
 
@@ -319,21 +319,15 @@ class Soak:
 
     async def _watch(self, http: httpx.AsyncClient, until: float) -> None:
         """Memory, and `/health` by a process of its own: this one has clients to run."""
-        seconds = str(until - time.monotonic())
-        watcher = await asyncio.create_subprocess_exec(
-            sys.executable, __file__, "--watch-health", seconds, "--url", self.url,
-            stdout=subprocess.PIPE,
-        )  # fmt: skip
+        watcher = await Watcher.start("health", self.url, until - time.monotonic())
         while time.monotonic() < until:
             memory = (await self._gauges(http)).get("process_resident_memory_bytes")
             if memory:
                 self.report.memory_mb.append(memory / 2**20)
             await asyncio.sleep(0.25)
-        output, _ = await watcher.communicate()
-        if watcher.returncode != 0:
-            self.report.faults.append("/health did not answer with 200 throughout")
-        else:
-            self.report.health_ms = json.loads(output)
+        seen = await watcher.seen()
+        self.report.health_ms = seen.get("ms", [])
+        self.report.faults += seen["faults"]
 
     async def _gauges(self, http: httpx.AsyncClient) -> dict[str, float]:
         answer = await http.get("/metrics", headers=self._metrics_headers)
@@ -358,48 +352,12 @@ class Soak:
         self.report.faults += [f"{name} was {v:g}" for name, v in self.report.left_over.items()]
 
 
-def watch_health(url: str, seconds: float) -> list[float]:
-    """Milliseconds that `/health` took, four times a second; raises when it fails."""
-    until, taken = time.monotonic() + seconds, []
-    with httpx.Client(base_url=url, timeout=30) as http:
-        while time.monotonic() < until:
-            began = time.perf_counter()
-            http.get("/health").raise_for_status()
-            taken.append(1000 * (time.perf_counter() - began))
-            time.sleep(0.25)
-    return taken
-
-
-def gauges(page: str) -> dict[str, float]:
-    """The values of a page of metrics by their names, those with several labels left out."""
-    found = re.findall(r"^([\w:]+)(?:\{[^,}]*\})? (\S+)$", page, re.MULTILINE)
-    return {name: float(value) for name, value in found}
-
-
 def main() -> int:
     """Run it; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a server that runs; by default one is started")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--max-tokens", type=int, default=40)
-    parser.add_argument("--port", type=int, default=18080)
-    parser.add_argument("--metrics-key", help="the key of a server's /metrics that needs one")
-    parser.add_argument("--plant", choices=Planting.KINDS, help="spoil replies: for its tests")
-    parser.add_argument("serve", nargs="*", help="arguments of `copyahead serve`, after `--`")
-    parser.add_argument("--watch-health", type=float, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.watch_health is not None:
-        print(json.dumps(watch_health(given.url, given.watch_health)))
-        return 0
-    url, process = given.url, None
-    if url is None:
-        url = f"http://127.0.0.1:{given.port}"
-        command = [sys.executable, "-c", "from copyahead.cli import main; main()", "serve"]
-        command += ["--port", str(given.port), "--no-request-log", *given.serve]
-        process = subprocess.Popen(command)
-    try:
-        wait_until_up(url, process)
+    given = parsed_arguments()
+    if given.attack:
+        return under_attack(given)
+    with running_server(given, given.serve) as (url, _):
         soak = Soak(
             url,
             clients=given.clients,
@@ -409,27 +367,70 @@ def main() -> int:
             plant=given.plant,
         )
         report = asyncio.run(soak.run())
-    finally:
-        if process is not None:
-            process.terminate()
-            process.wait(timeout=60)
-    failures = report.failures(health_limit_ms=100, memory_limit_mb=32)
+    failures = report.failures(health_limit_ms=given.health_ms or 100, memory_limit_mb=32)
     print_card(report, failures)
     return 1 if failures else 0
 
 
-def wait_until_up(url: str, process: subprocess.Popen[bytes] | None) -> None:
-    """Until `/health` answers; RuntimeError when the server ends before it does."""
-    for _ in range(600):
-        if process is not None and process.poll() is not None:
-            raise RuntimeError("the server has ended")
-        try:
-            if httpx.get(f"{url}/health").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.5)
-    raise RuntimeError("the server does not come up")
+def parsed_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--url", help="a server that runs; by default one is started")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--max-tokens", type=int, default=40)
+    parser.add_argument("--port", type=int, default=18080)
+    parser.add_argument("--metrics-key", help="the key of a server's /metrics that needs one")
+    parser.add_argument("--plant", choices=Planting.KINDS, help="spoil replies: for its tests")
+    parser.add_argument(
+        "--attack", nargs="+", choices=[*ATTACKS, "all"], help="besiege it, instead of the storm"
+    )
+    parser.add_argument(
+        "--health-ms", type=float, help="longest /health; 100 in the storm, 200 under attack"
+    )
+    parser.add_argument("--neighbour-times", type=float, default=SiegeLimits.neighbour_times)
+    parser.add_argument("--memory-percent", type=float, default=SiegeLimits.memory_percent)
+    parser.add_argument("serve", nargs="*", help="arguments of `copyahead serve`, after `--`")
+    return parser.parse_args()
+
+
+@contextmanager
+def running_server(
+    given: argparse.Namespace, arguments: Sequence[str], num_files: int | None = None
+) -> Iterator[tuple[str, int | None]]:
+    """The server that was given, or one that is started: its address, and its process."""
+    if given.url is not None:
+        wait_until_up(given.url, None)
+        yield given.url, None
+        return
+    with served(given.port, arguments, num_files=num_files) as (url, pid):
+        yield url, pid
+
+
+def under_attack(given: argparse.Namespace) -> int:
+    """One attack after the other, each on a server of its own; the exit status."""
+    health_ms = given.health_ms or SiegeLimits.health_ms
+    limits = SiegeLimits(
+        health_ms=health_ms,
+        neighbour_times=given.neighbour_times,
+        memory_percent=given.memory_percent,
+    )
+    sieges = []
+    print(HEAD, flush=True)
+    for name in ATTACKS if "all" in given.attack else given.attack:
+        attack = ATTACKS[name]()
+        arguments = [*attack.serve, *given.serve]
+        with running_server(given, arguments, attack.num_files) as (url, pid):
+            key = {"authorization": f"Bearer {given.metrics_key}"} if given.metrics_key else {}
+            metrics = httpx.AsyncClient(base_url=url, timeout=60, headers=key)
+            besieger = Besieger(url, attack, seconds=given.seconds, pid=pid, metrics=metrics)
+            sieges.append(asyncio.run(besieger.run()))
+        print(sieges[-1].row(limits), flush=True)
+    failures = [f"{siege.attack}: {each}" for siege in sieges for each in siege.failures(limits)]
+    print("\n".join(failures) or "every check passed")
+    print(json.dumps({"attacks": [siege.document(limits) for siege in sieges]}))
+    return 1 if failures else 0
 
 
 def print_card(report: Report, failures: list[str]) -> None:

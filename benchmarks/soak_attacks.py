@@ -1,0 +1,311 @@
+"""The attacks of a soak: what each sends, and which replies to it are right.
+
+An attack runs as several clients, each of which does `strike` again and again. What else must hold
+meanwhile (`/health`, the neighbour, memory, nothing held) is the business of `soak_siege`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import ExitStack
+from typing import Any
+
+from soak_control import Control, tool
+from soak_replies import BUSY
+from soak_target import (
+    ANSWER,
+    BUSY_OR_ANSWER,
+    CHAT,
+    COMPLETIONS,
+    MAX_BODY,
+    TOO_LONG,
+    UNSUPPORTED,
+    WRONG,
+    Attack,
+    Target,
+    chat,
+    filled,
+    post_bytes,
+    user,
+)
+
+
+class Nulls(Attack):
+    """Bodies of which every part is of a wrong type: lists of null, and of lists, objects and
+    mixed items, in each field of each route, up to the largest body and the most values."""
+
+    name = "nulls"
+
+    def __init__(self) -> None:
+        million = 900_000
+        self._bodies = [
+            (path, filled(head, item, tail, min(MAX_BODY, million * (len(item) + 1) // values)))
+            for path, head, tail in self._FIELDS
+            for item, values in self._ITEMS
+        ]
+        self._bodies += [
+            (COMPLETIONS, b'{"prompt": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"),
+            (COMPLETIONS, filled(b'{"prompt": [', b"null", b"]}", MAX_BODY)),
+            (COMPLETIONS, filled(b'{"prompt": [', b"1", b",null]}", 1_800_000)),
+            (COMPLETIONS, filled(b'{"prompt": [', b'"a"', b",null]}", 3_600_000)),
+            (CHAT, b"null"),
+            (CHAT, filled(b"[", b"null", b"]", 4_500_000)),
+        ]
+
+    _ITEMS = ((b"null", 1), (b"{}", 2), (b"[[]]", 3), (b'{"type":[null]}', 3), (b"1.5", 1))
+    """Something wrong, and how many values of the limit it takes."""
+    _FIELDS = (
+        (COMPLETIONS, b'{"prompt": [', b"]}"),
+        (COMPLETIONS, b'{"prompt": [[', b"]]}"),
+        (CHAT, b'{"messages": [', b"]}"),
+        (CHAT, b'{"messages": [{"role": "user", "content": [', b"]}]}"),
+        (CHAT, b'{"messages": [{"role": "assistant", "tool_calls": [', b"]}]}"),
+        (CHAT, b'{"messages": [{"role": "user", "content": "x"}], "tools": [', b"]}"),
+        (CHAT, b'{"messages": [{"role": "user", "content": "x"}], "stop": [', b"]}"),
+        (CHAT, b'{"messages": [{"role": "user", "content": "x"}], "logit_bias": [', b"]}"),
+        ("/v1/responses", b'{"input": [', b"]}"),
+        ("/v1/messages", b'{"max_tokens": 2, "messages": [', b"]}"),
+        ("/detokenize", b'{"tokens": [', b"]}"),
+    )
+
+    async def strike(self, target: Target, rng: random.Random) -> None:
+        await target.ask(*rng.choice(self._bodies), [*WRONG, *UNSUPPORTED])
+
+
+class Systems(Attack):
+    """Conversations of up to 16 MB with many leading system messages; most clients leave."""
+
+    name = "systems"
+
+    def __init__(self) -> None:
+        self._bodies = [
+            filled(
+                b'{"max_tokens": 2, "messages": [',
+                b'{"role":"system","content":"%s"}' % (b"a" * length),
+                b',{"role":"user","content":"x"}]}',
+                min(MAX_BODY, 300_000 * (32 + length)),
+            )
+            for length in (1, 30, 1_000)
+        ]
+
+    async def strike(self, target: Target, rng: random.Random) -> None:
+        body = rng.choice(self._bodies)
+        if rng.random() < 0.3:
+            await target.ask(CHAT, body, TOO_LONG)
+        else:
+            await target.leave(CHAT, body, rng.uniform(0.1, 3), TOO_LONG)
+
+
+class Stops(Attack):
+    """Stop strings that the answer is the beginning of: as many and as long as are taken, and ones
+    of 100,000 characters."""
+
+    name = "stops"
+
+    def __init__(self) -> None:
+        self._forced: dict[str, float] = {}
+
+    async def prepare(self, target: Target) -> None:
+        body = {"content": "a", "add_special": False}
+        document = await target.ask("/tokenize", body, [ANSWER])
+        if document is not None:
+            self._forced = {str(document["tokens"][0]): 100.0}
+
+    async def strike(self, target: Target, rng: random.Random) -> None:
+        if rng.random() < 0.5:
+            stops = [f"{'a' * 100_000}{i}" for i in range(rng.choice((1, 16, 100)))]
+            await target.ask(CHAT, chat("say:a", stop=stops), WRONG)
+            return
+        stops = [f"{'a' * 990}{i}" for i in range(16)]
+        body = chat(f"say:{'a' * 300}", stop=stops, logit_bias=self._forced, temperature=0)
+        is_streamed = rng.random() < 0.5
+        await target.ask(CHAT, body | {"max_tokens": 200, "stream": is_streamed}, BUSY_OR_ANSWER)
+
+
+class Pieces(Attack):
+    """`/tokenize` with the text of every token, and `/detokenize`, as large as they are taken."""
+
+    name = "pieces"
+
+    def __init__(self) -> None:
+        text = b"some words 123 \\u00e9\\n" * (MAX_BODY // 21)
+        self._large = b'{"with_pieces": true, "content": "' + text[: MAX_BODY - 100] + b' "}'
+        self._middle = b'{"with_pieces": true, "content": "' + text[:2_100_000] + b'"}'
+        self._ids = filled(b'{"tokens": [', b"20", b"]}", 2_900_000)
+
+    async def strike(self, target: Target, rng: random.Random) -> None:
+        dice, allowed = rng.random(), [ANSWER, *TOO_LONG]
+        if dice < 0.2:
+            await target.ask("/detokenize", self._ids, [ANSWER])
+        elif dice < 0.4:
+            await target.leave("/tokenize", self._large, rng.uniform(0.5, 5), allowed)
+        else:
+            await target.ask("/tokenize", self._large if dice < 0.6 else self._middle, allowed)
+
+
+class Unread(Attack):
+    """Sockets that ask for 17 answers, each after a long prompt, as a stream, and never read."""
+
+    name = "unread"
+    pause = 4.0
+
+    def __init__(self) -> None:
+        prompt = "the quick brown fox jumps over the lazy dog\n" * 130
+        fields = {"echo": True, "n": 17, "max_tokens": 2, "stream": True}
+        self._request = post_bytes(COMPLETIONS, {"prompt": prompt, **fields})
+        self._open: list[asyncio.Task[None]] = []
+
+    async def strike(self, target: Target, rng: random.Random) -> None:
+        self._open.append(asyncio.create_task(self._hold(target)))
+
+    async def end(self) -> None:
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _hold(self, target: Target) -> None:
+        with target.unconnected(4096) as client:
+            await target.connect(client, self._request)
+            await asyncio.Event().wait()
+
+
+class Headers(Attack):
+    """90 requests of which half of the headers, or of the body, is sent, to a server that may open
+    64 files; and requests by the name of another host."""
+
+    name = "headers"
+    num_files = 64
+
+    async def strike(self, target: Target, rng: random.Random) -> None:
+        whole = post_bytes(COMPLETIONS, {"prompt": "x" * 1000, "max_tokens": 2})
+        with ExitStack() as stack:
+            for _ in range(30):
+                client = stack.enter_context(target.unconnected())
+                await target.connect(client, whole[: rng.randrange(0, len(whole) - 1)])
+            await asyncio.sleep(rng.uniform(0, 2))
+            for _ in range(3):
+                headers = {"host": "rebound.example", "connection": "close"}
+                await target.ask(CHAT, chat(), [(403, "host_not_allowed")], headers)
+
+
+class Numbers(Attack):
+    """Numbers beyond what floats and ranges hold, budgets of 0, and, at a server that lets pages of
+    another origin in, requests by the name of another host and from other origins."""
+
+    name = "numbers"
+    pause = 0.02
+    serve = ("--cors-origin", "https://page.example")
+
+    _HUGE = ("1e400", "-1e400", "1e308999", "9" * 400, "-" + "9" * 4000, "NaN", "Infinity")
+    _OUT_OF_RANGE = (
+        '"n": 0', '"n": 129', '"n": 9223372036854775808', '"max_tokens": -2', '"min_tokens": -1',
+        '"top_k": 18446744073709551616', '"stop_token_ids": [-1]', '"top_p": 1.1',
+        '"stop_token_ids": [4294967296]', '"logit_bias": {"-1": 1}', '"temperature": -0.1',
+        '"logit_bias": {"99999999999999999999": 1}', '"logit_bias": {"1": 1e400}', '"top_p": -1',
+        '"logprobs": true, "top_logprobs": 21', '"dry_allowed_length": 1e30',
+        '"speculative": {"max_draft_tokens": 10000000000000000000000}',
+    )  # fmt: skip
+    _FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "repetition_penalty")
+
+    async def strike(self, target: Target, rng: random.Random) -> None:
+        dice = rng.random()
+        head = '{"messages": [{"role": "user", "content": "x"}], "max_tokens": '
+        if dice < 0.4:
+            field = f'"{rng.choice(self._FLOATS)}": {rng.choice(self._HUGE)}'
+            await target.ask(CHAT, f"{head}0, {field}}}".encode(), WRONG)
+        elif dice < 0.7:
+            field = rng.choice(self._OUT_OF_RANGE)
+            await target.ask(CHAT, f"{head}1, {field}}}".encode(), [*WRONG, *UNSUPPORTED])
+        elif dice < 0.8:
+            document = await target.ask(CHAT, chat(max_tokens=0, seed=10**300), [ANSWER])
+            written = document and document["usage"]["completion_tokens"]
+            target.must(written == 0, f"max_tokens 0 wrote {written} tokens")
+        elif dice < 0.9:
+            ids = rng.choice(([-1], [2**31], [2**63], [10**300]))
+            path, name = rng.choice(((COMPLETIONS, "prompt"), ("/detokenize", "tokens")))
+            await target.ask(path, {name: ids}, WRONG)
+        else:
+            headers = {"host": rng.choice(("page.example", "rebound.example", "localhost.example"))}
+            headers["origin"] = rng.choice(("https://page.example", "https://other.example"))
+            await target.ask(CHAT, chat(), [(403, "host_not_allowed")], headers)
+
+
+class Schemas(Attack):
+    """Schemas, expressions and tools that take long to compile or to describe, or that cannot be
+    kept."""
+
+    name = "schemas"
+
+    def __init__(self) -> None:
+        deep: Any = {"type": "string"}
+        wide: Any = {"type": "integer"}
+        for _ in range(200):
+            deep = {"type": "object", "properties": {"a": deep}, "required": ["a"]}
+        for level in range(12):
+            wide = {"anyOf": [wide, {"type": "array", "items": wide, "maxItems": 9 + level}]}
+        texts = [f"{i:05}" * 20 for i in range(9_000)]
+        pattern = {"type": "string", "pattern": "^(a{1,1000}){1,1000}b$"}
+        long = {"type": "string", "minLength": 100_000, "maxLength": 200_000}
+        loop = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
+        many = {"type": "object", "properties": dict.fromkeys(texts, long)}
+        schemas = [deep, wide, {"enum": texts}, pattern, long, loop, many, {"type": "nonsense"}]
+        self._bodies: list[dict[str, Any]] = [
+            chat(response_format={"type": "json_schema", "json_schema": {"schema": schema}})
+            for schema in schemas
+        ]
+        self._bodies += [chat(guided_regex=text) for text in ("(a|aa)+" * 300, "((a{9}){9}){99}")]
+        self._bodies += [
+            chat(tools=[tool("t", "d") | {"strict": True}] * 500),
+            chat(guided_choice=texts),
+        ]
+        self._bodies += [
+            chat(regex="(" * 5_000),
+            chat(grammar="root ::= root"),
+            chat(guided_json=deep),
+        ]
+
+    async def strike(self, target: Target, rng: random.Random) -> None:
+        allowed = [ANSWER, *WRONG, *UNSUPPORTED, *TOO_LONG, (429, BUSY)]
+        body = rng.choice(self._bodies)
+        if rng.random() < 0.5:
+            await target.ask(CHAT, body, allowed)
+        else:
+            await target.leave(CHAT, body, rng.uniform(0.05, 2), allowed)
+
+
+class Aborts(Attack):
+    """Requests of every route whose clients leave at every moment: while they send, before the
+    first token, within the stream."""
+
+    name = "aborts"
+    pause = 0.1
+
+    _WORDS = "tell me of the fox and the dog "
+    _REQUESTS = (
+        (CHAT, chat(_WORDS, max_tokens=60, stream=True)),
+        (CHAT, chat(_WORDS, max_tokens=60, tools=[tool("look", "Look.")])),
+        (CHAT, chat(_WORDS, max_tokens=30, n=3, logprobs=True, stream=True)),
+        (CHAT, chat(_WORDS, max_tokens=60, response_format={"type": "json_object"})),
+        (COMPLETIONS, {"prompt": _WORDS * 20, "max_tokens": 40, "echo": True, "stream": True}),
+        ("/v1/responses", {"input": _WORDS, "max_output_tokens": 60, "stream": True}),
+        ("/v1/messages", {"messages": [user(_WORDS)], "max_tokens": 60, "stream": True}),
+        ("/tokenize", {"content": _WORDS * 1000, "with_pieces": True}),
+    )  # fmt: skip
+
+    async def strike(self, target: Target, rng: random.Random) -> None:
+        path, body = rng.choice(self._REQUESTS)
+        if rng.random() < 0.2:
+            whole = post_bytes(path, body)
+            with target.unconnected() as client:
+                await target.connect(client, whole[: rng.randrange(len(whole) + 1)])
+            return
+        await target.leave(path, body, rng.uniform(0, 0.6), BUSY_OR_ANSWER)
+
+
+ATTACKS: dict[str, type[Attack]] = {
+    attack.name: attack
+    for attack in (
+        Nulls, Systems, Stops, Pieces, Unread, Headers, Control, Numbers, Schemas, Aborts
+    )
+}  # fmt: skip
