@@ -129,9 +129,9 @@ class Pieces(Attack):
     name = "pieces"
 
     def __init__(self) -> None:
-        text = b"some words 123 \\u00e9\\n" * (MAX_BODY // 21)
-        self._large = b'{"with_pieces": true, "content": "' + text[: MAX_BODY - 100] + b' "}'
-        self._middle = b'{"with_pieces": true, "content": "' + text[:2_100_000] + b'"}'
+        text = b"some word 123 \\u00e9\\n" * (MAX_BODY // 22)
+        self._large = b'{"with_pieces": true, "content": "' + text[: 22 * 700_000] + b' "}'
+        self._middle = b'{"with_pieces": true, "content": "' + text[: 22 * 100_000] + b'"}'
         self._ids = filled(b'{"tokens": [', b"20", b"]}", 2_900_000)
 
     async def strike(self, target: Target, rng: random.Random) -> None:
@@ -204,7 +204,7 @@ class Numbers(Attack):
         '"stop_token_ids": [4294967296]', '"logit_bias": {"-1": 1}', '"temperature": -0.1',
         '"logit_bias": {"99999999999999999999": 1}', '"logit_bias": {"1": 1e400}', '"top_p": -1',
         '"logprobs": true, "top_logprobs": 21', '"dry_allowed_length": 1e30',
-        '"speculative": {"max_draft_tokens": 10000000000000000000000}',
+        '"speculative": {"max_draft_tokens": -1}',
     )  # fmt: skip
     _FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "repetition_penalty")
 

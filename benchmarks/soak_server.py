@@ -391,6 +391,8 @@ def parsed_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--neighbour-times", type=float, default=SiegeLimits.neighbour_times)
     parser.add_argument("--memory-percent", type=float, default=SiegeLimits.memory_percent)
+    parser.add_argument("--quiet-seconds", type=float, default=10, help="before an attack")
+    parser.add_argument("--patience", type=float, default=30, help="seconds to recover from one")
     parser.add_argument("serve", nargs="*", help="arguments of `copyahead serve`, after `--`")
     return parser.parse_args()
 
@@ -424,7 +426,15 @@ def under_attack(given: argparse.Namespace) -> int:
         with running_server(given, arguments, attack.num_files) as (url, pid):
             key = {"authorization": f"Bearer {given.metrics_key}"} if given.metrics_key else {}
             metrics = httpx.AsyncClient(base_url=url, timeout=60, headers=key)
-            besieger = Besieger(url, attack, seconds=given.seconds, pid=pid, metrics=metrics)
+            besieger = Besieger(
+                url,
+                attack,
+                seconds=given.seconds,
+                quiet_seconds=given.quiet_seconds,
+                patience=given.patience,
+                pid=pid,
+                metrics=metrics,
+            )
             sieges.append(asyncio.run(besieger.run()))
         print(sieges[-1].row(limits), flush=True)
     failures = [f"{siege.attack}: {each}" for siege in sieges for each in siege.failures(limits)]

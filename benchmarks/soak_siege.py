@@ -28,8 +28,6 @@ _PLAIN = {
 }
 """The request of the other client, while it is quiet."""
 _POLL_SECONDS = 0.25
-_REPLY_SECONDS = 60.0
-"""For a reply to an attack, whose last requests also get as long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +136,8 @@ class Besieger:
         pid: int | None = None,
         metrics: httpx.AsyncClient | None = None,
     ) -> None:
-        """`patience`: seconds that the server has to give back what it holds. `pid`: its process.
+        """`patience`: seconds that the server has to answer the last requests, and then to give
+        back what it holds. `pid`: its process.
         `metrics`: by which its counters are read."""
         self._url, self._attack, self._pid = url, attack, pid
         self._seconds, self._quiet_seconds, self._patience = seconds, quiet_seconds, patience
@@ -150,7 +149,7 @@ class Besieger:
         """All three phases."""
         http = httpx.AsyncClient(
             base_url=self._url,
-            timeout=_REPLY_SECONDS,
+            timeout=2 * self._patience,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )
         async with http, self._metrics:
@@ -193,7 +192,7 @@ class Besieger:
         while time.monotonic() < until:
             self._siege.memory_peak_mb = max(self._siege.memory_peak_mb, await self._memory_mb())
             await asyncio.sleep(_POLL_SECONDS)
-        _, late = await asyncio.wait(clients, timeout=_REPLY_SECONDS)
+        _, late = await asyncio.wait(clients, timeout=self._patience)
         for client in late:
             client.cancel()
         ended = await asyncio.gather(*clients, return_exceptions=True)

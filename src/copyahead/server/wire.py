@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import core_schema
 
 from copyahead.engine.text import MAX_STOP_LENGTH
@@ -38,6 +38,13 @@ class Wire(BaseModel):
     """Base of everything that clients send."""
 
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pass_on(cls, given: Any) -> Any:
+        """`given`. A thread can let go of the interpreter where a function in Python begins, and
+        pydantic, which reads a whole body in one call, has none of its own."""
+        return given
 
     @classmethod
     def __get_pydantic_core_schema__(
