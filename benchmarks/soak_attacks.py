@@ -37,24 +37,36 @@ class Nulls(Attack):
 
     name = "nulls"
 
-    def __init__(self) -> None:
-        million = 900_000
+    def __init__(self, max_body: int = MAX_BODY) -> None:
+        super().__init__(max_body)
         self._bodies = [
-            (path, filled(head, item, tail, min(MAX_BODY, million * (len(item) + 1) // values)))
+            (path, filled(head, item, tail, min(max_body, self._size(item, values, limit))))
             for path, head, tail in self._FIELDS
-            for item, values in self._ITEMS
+            for item, values, limit in self._ITEMS
         ]
         self._bodies += [
-            (COMPLETIONS, b'{"prompt": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"),
-            (COMPLETIONS, filled(b'{"prompt": [', b"null", b"]}", MAX_BODY)),
-            (COMPLETIONS, filled(b'{"prompt": [', b"1", b",null]}", 1_800_000)),
-            (COMPLETIONS, filled(b'{"prompt": [', b'"a"', b",null]}", 3_600_000)),
+            (COMPLETIONS, b'{"prompt": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
+            (COMPLETIONS, filled(b'{"prompt": [', b"null", b"]}", max_body)),
+            (COMPLETIONS, filled(b'{"prompt": [', b"1", b",null]}", min(max_body, 1_800_000))),
+            (COMPLETIONS, filled(b'{"prompt": [', b'"a"', b",null]}", min(max_body, 3_600_000))),
             (CHAT, b"null"),
-            (CHAT, filled(b"[", b"null", b"]", 4_500_000)),
+            (CHAT, filled(b"[", b"null", b"]", min(max_body, 4_500_000))),
         ]
 
-    _ITEMS = ((b"null", 1), (b"{}", 2), (b"[[]]", 3), (b'{"type":[null]}', 3), (b"1.5", 1))
-    """Something wrong, and how many values of the limit it takes."""
+    _ITEMS = (
+        (b"null", 1, 1_000_000),
+        (b"1.5", 1, 1_000_000),
+        (b"{}", 1, 100_000),
+        (b"[[]]", 2, 100_000),
+        (b'{"type":[null]}', 2, 100_000),
+        (b"{}", 1, 450_000),
+    )
+    """Something wrong, how many values it has, and how many there may be; the last is too many."""
+
+    @staticmethod
+    def _size(item: bytes, values: int, limit: int) -> int:
+        return int(0.95 * limit) * (len(item) + 1) // values
+
     _FIELDS = (
         (COMPLETIONS, b'{"prompt": [', b"]}"),
         (COMPLETIONS, b'{"prompt": [[', b"]]}"),
@@ -78,23 +90,25 @@ class Systems(Attack):
 
     name = "systems"
 
-    def __init__(self) -> None:
+    def __init__(self, max_body: int = MAX_BODY) -> None:
+        super().__init__(max_body)
         self._bodies = [
             filled(
                 b'{"max_tokens": 2, "messages": [',
                 b'{"role":"system","content":"%s"}' % (b"a" * length),
                 b',{"role":"user","content":"x"}]}',
-                min(MAX_BODY, 300_000 * (32 + length)),
+                min(max_body, num * (33 + length)),
             )
-            for length in (1, 30, 1_000)
+            for length, num in ((1, 95_000), (100, 95_000), (1_000, 95_000), (1, 450_000))
         ]
 
     async def strike(self, target: Target, rng: random.Random) -> None:
         body = rng.choice(self._bodies)
+        allowed = [ANSWER, *TOO_LONG]
         if rng.random() < 0.3:
-            await target.ask(CHAT, body, TOO_LONG)
+            await target.ask(CHAT, body, allowed)
         else:
-            await target.leave(CHAT, body, rng.uniform(0.1, 3), TOO_LONG)
+            await target.leave(CHAT, body, rng.uniform(0.1, 3), allowed)
 
 
 class Stops(Attack):
@@ -103,7 +117,8 @@ class Stops(Attack):
 
     name = "stops"
 
-    def __init__(self) -> None:
+    def __init__(self, max_body: int = MAX_BODY) -> None:
+        super().__init__(max_body)
         self._forced: dict[str, float] = {}
 
     async def prepare(self, target: Target) -> None:
@@ -128,11 +143,14 @@ class Pieces(Attack):
 
     name = "pieces"
 
-    def __init__(self) -> None:
-        text = b"some word 123 \\u00e9\\n" * (MAX_BODY // 22)
-        self._large = b'{"with_pieces": true, "content": "' + text[: 22 * 700_000] + b' "}'
-        self._middle = b'{"with_pieces": true, "content": "' + text[: 22 * 100_000] + b'"}'
-        self._ids = filled(b'{"tokens": [', b"20", b"]}", 2_900_000)
+    def __init__(self, max_body: int = MAX_BODY) -> None:
+        super().__init__(max_body)
+        text = b"some word 123 \\u00e9\\n" * (max_body // 22 - 5)
+        self._large = b'{"with_pieces": true, "content": "' + text + b' "}'
+        self._middle = (
+            b'{"with_pieces": true, "content": "' + text[: 22 * (max_body // 160)] + b'"}'
+        )
+        self._ids = filled(b'{"tokens": [', b"20", b"]}", min(max_body, 2_900_000))
 
     async def strike(self, target: Target, rng: random.Random) -> None:
         dice, allowed = rng.random(), [ANSWER, *TOO_LONG]
@@ -150,7 +168,8 @@ class Unread(Attack):
     name = "unread"
     pause = 4.0
 
-    def __init__(self) -> None:
+    def __init__(self, max_body: int = MAX_BODY) -> None:
+        super().__init__(max_body)
         prompt = "the quick brown fox jumps over the lazy dog\n" * 130
         fields = {"echo": True, "n": 17, "max_tokens": 2, "stream": True}
         self._request = post_bytes(COMPLETIONS, {"prompt": prompt, **fields})
@@ -237,7 +256,8 @@ class Schemas(Attack):
 
     name = "schemas"
 
-    def __init__(self) -> None:
+    def __init__(self, max_body: int = MAX_BODY) -> None:
+        super().__init__(max_body)
         deep: Any = {"type": "string"}
         wide: Any = {"type": "integer"}
         for _ in range(200):

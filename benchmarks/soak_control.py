@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from soak_target import ANSWER, CHAT, COMPLETIONS, WRONG, Attack, Body, Target, chat, user
+from soak_target import ANSWER, CHAT, COMPLETIONS, MAX_BODY, WRONG, Attack, Body, Target, chat, user
 
 
 class Control(Attack):
@@ -17,7 +17,8 @@ class Control(Attack):
     name = "control"
     pause = 0.05
 
-    def __init__(self) -> None:
+    def __init__(self, max_body: int = MAX_BODY) -> None:
+        super().__init__(max_body)
         self._cases: list[tuple[str, Body, str, int, int]] = []
 
     _REPEATED = 20

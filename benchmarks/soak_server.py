@@ -377,6 +377,7 @@ def parsed_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--url", help="a server that runs; by default one is started")
+    parser.add_argument("--pid", type=int, help="the process of --url, whose memory is read")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--max-tokens", type=int, default=40)
@@ -404,7 +405,7 @@ def running_server(
     """The server that was given, or one that is started: its address, and its process."""
     if given.url is not None:
         wait_until_up(given.url, None)
-        yield given.url, None
+        yield given.url, given.pid
         return
     with served(given.port, arguments, num_files=num_files) as (url, pid):
         yield url, pid

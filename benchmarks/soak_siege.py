@@ -230,7 +230,7 @@ class Besieger:
         while self._siege.memory_after_mb > 1.05 * before and time.monotonic() < until:
             await asyncio.sleep(_POLL_SECONDS)
             self._siege.memory_after_mb = await self._memory_mb()
-        await self._neighbour(1.0, "after the attack")
+        await self._neighbour(min(1.0, self._quiet_seconds), "after the attack")
 
     async def _held(self) -> dict[str, float]:
         values = await self._gauges()

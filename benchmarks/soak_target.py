@@ -134,6 +134,10 @@ class Attack(ABC):
     num_files: ClassVar[int | None] = None
     """Files that it may open."""
 
+    def __init__(self, max_body: int = MAX_BODY) -> None:
+        """`max_body`: bytes of its largest body."""
+        self.max_body = max_body
+
     async def prepare(self, target: Target) -> None:  # noqa: B027
         """Look at the server before the attack."""
 

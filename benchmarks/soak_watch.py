@@ -44,8 +44,8 @@ Seen = dict[str, list[Any]]
 def watch_health(url: str, seconds: float) -> Seen:
     """`ms`: how long `/health` took, four times a second. `faults`: what else than 200 came."""
     seen: Seen = {"ms": [], "faults": []}
-    until = time.monotonic() + seconds
     with _client(url) as http:
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             began = time.perf_counter()
             try:
@@ -62,8 +62,8 @@ def watch_health(url: str, seconds: float) -> Seen:
 def ask_as_neighbour(url: str, seconds: float) -> Seen:
     """`seconds` of each answer, the different `texts`, and in `faults` what is no answer."""
     seen: Seen = {"seconds": [], "texts": [], "faults": []}
-    until = time.monotonic() + seconds
     with _client(url) as http:
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             began = time.perf_counter()
             try:

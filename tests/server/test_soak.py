@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +13,6 @@ from copyahead.contracts import Part
 from copyahead.server.service import ServerOptions
 from tests.server.toys import running, toy_backend
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SCRIPT = BENCHMARKS / "soak_server.py"
 PLANTED = {
     "error-frame": "generation_failed",
     "status": "status 500",
@@ -34,22 +29,6 @@ PLANTED = {
     "memory": "memory grew",
 }
 """What is planted in replies, and what the soak says of it."""
-
-
-@pytest.fixture(scope="module")
-def soak_server() -> Any:
-    spec = importlib.util.spec_from_file_location("soak_server", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["soak_server"] = module
-    # As for a program, its own folder is where it finds its other files.
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-    return module
 
 
 def test_32_clients_of_which_a_third_leaves(soak_server: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,11 @@ _SEND_BYTES = 128 * 1024
 when much of that has gone: of the megabytes that it would hold, a slow one takes minutes."""
 _BACKLOG = 1024
 """Connections that the system keeps until they are taken."""
+
+
+_TURN_SECONDS = 0.0005
+"""How long a thread may keep the interpreter while another waits; Python's own 0.005 is as long as
+a pass of a small model, and the engine's thread asks for it several times a pass."""
 
 
 class Server(uvicorn.Server):
@@ -55,6 +61,7 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second; True ends the server. Without an engine it has no use."""
         self._connections.close_overdue()
+        self._service.work.give_back()
         self.should_exit |= self._service.engine.failure is not None
         return await super().on_tick(counter)
 
@@ -145,6 +152,7 @@ def serve(service: Service, bound: socket.socket, ready: Callable[[], None]) -> 
 
     Raises EngineFailed when the engine has failed, which ends the server.
     """
+    sys.setswitchinterval(_TURN_SECONDS)
     try:
         server = make_server(service, bound)
         ready()

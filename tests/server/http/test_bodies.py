@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import threading
 from typing import Any, get_args
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from copyahead.errors import RequestError
 from copyahead.server.anthropic.messages_input import MessagesRequest
 from copyahead.server.errors import ApiError, ClientGone
 from copyahead.server.http import bodies
-from copyahead.server.http.bodies import MAX_VALUES, check_size, read_body
+from copyahead.server.http import work as work_module
+from copyahead.server.http.bodies import MAX_CONTAINERS, MAX_VALUES, check_size, read_body
 from copyahead.server.http.work import LARGE_BYTES, Work, check_wanted, set_size
 from copyahead.server.openai.responses_input import ResponsesRequest
 from copyahead.server.openai.wire import ChatRequest, CompletionRequest
@@ -82,6 +87,48 @@ def test_a_body_has_a_limit_of_values_and_punctuation_in_texts_is_none() -> None
         assert refusal.value.status == 413
 
 
+def test_a_body_has_a_limit_of_lists_and_objects() -> None:
+    check_size("[" + "{}," * (MAX_CONTAINERS - 2) + "{}]")
+    check_size('["' + "[{" * MAX_CONTAINERS + '"]')
+    for many in ("[[],", "[{},"):
+        with pytest.raises(ApiError, match=f"more than {MAX_CONTAINERS} lists") as refusal:
+            check_size(many + "{}," * (MAX_CONTAINERS - 1) + "{}]")
+        assert refusal.value.status == 413
+
+
+@given(
+    st.recursive(
+        st.text('a"\\[{,'), lambda inner: st.lists(inner) | st.dictionaries(st.text('"{'), inner)
+    ),
+    st.integers(1, 9),
+)
+def test_what_is_in_strings_is_not_counted_wherever_a_text_is_cut(
+    document: Any, piece: int
+) -> None:
+    def num_containers(value: Any) -> int:
+        if isinstance(value, str):
+            return 0
+        items = value.values() if isinstance(value, dict) else value
+        return 1 + sum(map(num_containers, items))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bodies, "_PIECE", piece)
+        outside = bodies._outside_strings(json.dumps(document))
+    assert outside.count("[") + outside.count("{") == num_containers(document)
+
+
+def test_each_object_is_read_in_a_call_after_which_others_may_have_their_turn() -> None:
+    calls = []
+    message = b'{"role": "user", "content": "x"}'
+    body = b'{"messages": [' + b",".join([message] * 50) + b"]}"
+    sys.setprofile(lambda frame, event, _: calls.append(event == "call"))
+    try:
+        read_body(body, ChatRequest)
+    finally:
+        sys.setprofile(None)
+    assert sum(calls) >= 50
+
+
 def test_the_server_answers_while_a_body_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, permit = threading.Event(), threading.Event()
 
@@ -137,6 +184,25 @@ async def test_small_bodies_do_not_wait_for_large_ones_and_what_nobody_wants_nev
     assert began == ["first", "third"]
     assert len(ended) == 1
     work.close()
+
+
+async def test_memory_is_given_back_for_a_while_after_large_bodies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work, trims = Work(), []
+    monkeypatch.setattr(work_module, "_trim", lambda: trims.append(threading.current_thread()))
+    monkeypatch.setattr(work_module, "_TRIM_SECONDS", 0)
+    await work.run(str.upper, "small")
+    work.give_back()
+    set_size(LARGE_BYTES + 1)
+    await work.run(str.upper, "large")
+    for _ in range(50):
+        work.give_back()
+    await work.run(str.upper, "after them")
+    assert len(trims) == work_module._NUM_TRIMS
+    assert threading.current_thread() not in trims
+    work.close()
+    work.give_back()
 
 
 def test_outside_of_a_request_everything_is_wanted() -> None:

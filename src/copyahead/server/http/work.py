@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import ctypes
+import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,6 +25,10 @@ LARGE_BYTES = 1_000_000
 """A body of more than this is a large one."""
 NUM_THREADS = 4
 """For small ones. They wait for one another only where all of these are at work."""
+
+_TRIM_SECONDS = 2.0
+_NUM_TRIMS = 10
+"""After the last large body: for twenty seconds."""
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -36,6 +43,9 @@ class Work:
     def __init__(self) -> None:
         self._small = ThreadPoolExecutor(NUM_THREADS, "copyahead-small")
         self._large = ThreadPoolExecutor(1, "copyahead-large")
+        self._closed = False
+        self._num_to_trim = 0
+        self._trimmed_at = 0.0
 
     async def run(
         self,
@@ -54,11 +64,33 @@ class Work:
             return await asyncio.get_running_loop().run_in_executor(pool, call)
         finally:
             given_up.set()
+            if pool is self._large:
+                self._num_to_trim = _NUM_TRIMS
+
+    def give_back(self) -> None:
+        """Return to the system what large bodies have left unused. To be called often.
+
+        The C library keeps freed memory, for each thread that it was taken in, until it is told.
+        What a body was made into is freed when its answer has been read, so this is done several
+        times after each, in the thread for large bodies, so that nobody waits.
+        """
+        now = time.monotonic()
+        if not self._closed and self._num_to_trim and now - self._trimmed_at >= _TRIM_SECONDS:
+            self._trimmed_at, self._num_to_trim = now, self._num_to_trim - 1
+            self._large.submit(_trim)
 
     def close(self) -> None:
         """Begin nothing more. Idempotent."""
+        self._closed = True
         for pool in (self._small, self._large):
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _trim() -> None:
+    """glibc has this; others give memory back by themselves."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 def set_size(num_bytes: int) -> None:
