@@ -122,7 +122,7 @@ def test_a_neighbour_who_is_slowed_fails_the_siege(
 def test_a_neighbour_who_gets_another_text_fails_the_siege(
     soak_server: Any, server: Running, fault: Fault
 ) -> None:
-    fault.change = lambda data: data.replace(b"quick", b"slow")
+    fault.change = lambda data: data.replace(b"Repeat twice:", b"say:")
     siege = besieged(soak_server, server, "nulls")
     assert "the neighbour got another text" in " ".join(failures(soak_server, siege))
 
