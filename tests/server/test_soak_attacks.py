@@ -185,7 +185,8 @@ def test_a_control_token_that_gets_through_fails_the_siege(
 def test_a_place_that_is_not_given_back_fails_the_siege(
     soak_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave, kept = Queue.leave, []
+    leave = Queue.leave
+    kept: list[tuple[Queue, int, bool]] = []
 
     def keeps(self: Queue, num_answers: int, *, ran: bool) -> None:
         if kept:
