@@ -68,7 +68,9 @@ def read_attacked(status: int, text: str, allowed: Collection[Allowed]) -> Reply
     try:
         error = json.loads(text)["error"]
         is_refusal = error["message"] and error["type"] and len(text) <= _LONGEST_REFUSAL
-        if is_refusal and {(status, error.get("code")), (status, None)} & set(allowed):
+        # Errors of Anthropic's API have no codes.
+        codes = {code for at, code in allowed if at == status}
+        if is_refusal and codes and ({error.get("code"), None} & codes or "code" not in error):
             return Reply(essence=error)
     except (ValueError, LookupError, TypeError):
         pass

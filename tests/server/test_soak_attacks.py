@@ -206,6 +206,24 @@ def test_a_place_that_is_not_given_back_fails_the_siege(
     assert "vllm:num_requests_running is 1 at the end" in failures(soak_server, siege)
 
 
+def test_a_reply_to_an_attack_is_right_or_wrong(soak_server: Any) -> None:
+    def is_right(status: int, text: str) -> bool:
+        allowed = [(200, None), (400, "invalid_value")]
+        return sys.modules["soak_replies"].read_attacked(status, text, allowed).fault is None
+
+    error = {"message": "x", "type": "invalid_request_error", "code": "invalid_value"}
+    assert is_right(200, '{"choices": []}')
+    assert is_right(200, 'data: {"choices": []}\n\ndata: [DONE]\n\n')
+    assert is_right(400, json.dumps({"error": error}))
+    assert is_right(400, json.dumps({"type": "error", "error": {"message": "x", "type": "y"}}))
+    assert not is_right(500, json.dumps({"error": error}))
+    assert not is_right(400, json.dumps({"error": error | {"code": "other"}}))
+    assert not is_right(400, json.dumps({"error": error | {"message": "x" * 5_000}}))
+    assert not is_right(400, "{}")
+    assert not is_right(200, 'data: {"error": {"message": "x"}}\n\n')
+    assert not is_right(200, "")
+
+
 def test_a_siege_that_nobody_watched_fails(soak_server: Any) -> None:
     siege = soak_server.Besieger("http://localhost", soak_server.ATTACKS["numbers"](), seconds=1)
     assert failures(soak_server, siege._siege) == ["nobody watched", "no request was sent"]
