@@ -21,6 +21,7 @@ from copyahead.errors import RequestError
 from copyahead.grammar.child import GrammarChild
 from copyahead.grammar.compiler import Grammar
 from copyahead.grammar.queue import MAX_SECONDS
+from copyahead.grammar.state import GrammarState
 from copyahead.testing import FakeBackend, ToyLM, ToyTokenizer
 from tests.server.toys import Running, running, toy_backend
 
@@ -124,6 +125,20 @@ def test_over_http_it_is_a_400_with_the_route_s_own_name(schema: Any, why: str) 
         assert refused.json()["error"]["param"] == "response_format"
         assert refused.json()["error"]["message"].startswith(f"response_format {why}")
         assert ask(server, {"enum": [1]}).json()["choices"][0]["message"]["content"] == "1"
+
+
+def test_over_http_a_grammar_that_fails_while_it_is_followed_is_the_client_s_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(state: GrammarState, token: int) -> None:
+        raise RequestError("the grammar failed: planted", field="grammar")
+
+    with running(toy_backend()) as server:
+        monkeypatch.setattr(GrammarState, "accept", fails)
+        failed = ask(server, {"enum": [1]})
+        error = failed.json()["error"]
+        assert (failed.status_code, error["code"]) == (400, "invalid_value")
+        assert "planted" in error["message"]
 
 
 def test_over_http_a_tool_s_schema_is_refused_too() -> None:

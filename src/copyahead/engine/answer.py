@@ -55,6 +55,7 @@ class Answer:
         self.stats = CopyStats(num_prompt_tokens=self.num_prompt_tokens)
         self.finish_reason: FinishReason | None = None
         self.error: str | None = None
+        self.error_field: str | None = None
         self.drafting = request.lookup and request.max_draft_tokens != 0
         self._end_tokens = frozenset() if request.ignore_eos else tokenizer.end_tokens
         self._stop_tokens = self._end_tokens | frozenset(request.stop_token_ids)
@@ -152,6 +153,7 @@ class Answer:
         except Exception as error:
             known = isinstance(error, CopyaheadError)
             self.finish(FinishReason.ERROR, str(error) if known else f"internal fault: {error!r}")
+            self.error_field = error.field if isinstance(error, RequestError) else None
             return self.tokens[start:]
         except BaseException:
             # A draw that was left half done cannot be taken back: going on could give other text.
@@ -268,6 +270,7 @@ class Answer:
             prompt_logprobs=tuple(scores),
             finish_reason=self.finish_reason,
             error=self.error,
+            error_field=self.error_field,
         )
 
 

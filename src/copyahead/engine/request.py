@@ -90,6 +90,8 @@ class Chunk(msgspec.Struct, frozen=True):
     """Of the prompt's tokens from the second on; they come before those of the answer."""
     finish_reason: FinishReason | None = None
     error: str | None = None
+    error_field: str | None = None
+    """The field of the request that is at fault, where one is."""
 
     @property
     def text(self) -> str:

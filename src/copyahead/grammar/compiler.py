@@ -71,6 +71,9 @@ class GrammarCompiler:
         self.load()
         text = grammar.in_llguidance_form()
         matcher = _llguidance().LLMatcher(self._llg_tokenizer, text, log_level=0)
+        if not matcher.is_error():
+            # Some grammars pass all limits only with the model's own tokens, at the first of them.
+            matcher.compute_bitmask()
         if matcher.is_error():
             raise does_not_compile(grammar.field, matcher.get_error())
         return GrammarState(matcher, self._vocab_size)

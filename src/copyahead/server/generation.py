@@ -16,6 +16,7 @@ import msgspec
 from copyahead.config import Limits
 from copyahead.engine.async_engine import AsyncEngine, Stream
 from copyahead.engine.request import Chunk, Request
+from copyahead.errors import RequestError
 from copyahead.server.errors import ApiError
 from copyahead.server.http.limits import Queue, too_busy
 from copyahead.stats import CopyStats
@@ -126,6 +127,8 @@ class Generation:
                 raise item
             index, chunk = item
             if chunk.finish_reason in (FinishReason.ERROR, FinishReason.CANCELLED):
+                if chunk.error is not None and chunk.error_field is not None:
+                    raise RequestError(chunk.error, chunk.error_field)
                 raise ApiError(
                     chunk.error or "the request was cancelled",
                     status=500,
