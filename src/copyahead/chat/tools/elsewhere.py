@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from copyahead.chat.untrusted_json import is_shallow
+from copyahead.errors import RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -77,13 +78,17 @@ def functions_only(tools: Sequence[Mapping[str, Any]] | None, kinds: Collection[
     """The place of each tool whose type is one of `kinds`, and the tool; a note for the others.
 
     Those run elsewhere, or are known by their type alone to a model that was trained on them.
+    RequestError for a type that is no name.
     """
     left_out = LeftOut()
     taken = []
     for place, tool in enumerate(tools or ()):
-        if tool.get("type") in kinds:
+        kind = tool.get("type")
+        if not isinstance(kind, str | None):
+            raise RequestError(f"tools[{place}].type must be a text", f"tools[{place}].type")
+        if kind in kinds:
             taken.append((place, tool))
         else:
-            left_out.add(tool.get("type"))
+            left_out.add(kind)
     left_out.log()
     return taken
