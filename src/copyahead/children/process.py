@@ -114,8 +114,12 @@ class ChildProcess:
             self.end()
         return b"".join(lines), errors[-1]
 
+    def kill(self) -> None:
+        """Kill it, and wait for nothing: whoever asks it gets a ChildProcessError."""
+        self._process.kill()
+
     def end(self) -> None:
-        """Kill it. Idempotent."""
+        """Kill it, and give back all that it takes here. Idempotent."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from copyahead.backends.llama_cpp.gguf import find_model
 from copyahead.chat.template import child as children
 from copyahead.chat.template.child import RenderingChildren
 from copyahead.chat.template.template import CHATML, ChatTemplate
+from copyahead.children.asker import Asker
 from copyahead.errors import EngineStopped, ModelError, TemplateError, TemplateLimitError
 from copyahead.testing import FakeBackend
 from tests.server.toys import running
@@ -180,3 +183,108 @@ def test_a_model_that_is_no_file_is_refused_and_never_opened(tmp_path: Path) -> 
             find_model(path)
     with pytest.raises(ModelError, match="directory"):
         find_model(tmp_path)
+
+
+def test_a_rendering_ends_when_whoever_asks_for_it_leaves() -> None:
+    rendering = RenderingChildren(spoilt(LATE) + "{{ messages[0].content }}", max_seconds=600)
+    template = ChatTemplate(CHATML, children=rendering)
+    asker, faults = Asker(), list[Exception]()
+
+    def ask() -> None:
+        asker.set_here()
+        try:
+            template.render(said("spoil")["messages"])
+        except Exception as error:
+            faults.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        while not asker._endings:
+            thread.join(0.01)
+            assert thread.is_alive()
+        (busy,) = rendering._running - {child for child, _ in rendering._idle}
+        asker.leave()
+        thread.join(30)
+        assert isinstance(faults[0], EngineStopped)
+        assert busy.status is not None
+        assert rendering.render(said("b")) == "b"
+    finally:
+        rendering.close()
+
+
+def test_nothing_is_rendered_for_somebody_who_has_left() -> None:
+    rendering, asker = RenderingChildren("{{ a }}"), Asker()
+    asker.leave()
+
+    def ask() -> None:
+        asker.set_here()
+        with pytest.raises(EngineStopped):
+            rendering.render({"a": "x"})
+
+    contextvars.copy_context().run(ask)
+    assert not rendering._running
+
+
+def test_over_http_the_rendering_ends_when_the_client_leaves() -> None:
+    source = spoilt(LATE) + "<|user|>{{ messages[0].content }}<|end|><|answer|>"
+    rendering = RenderingChildren(source, max_seconds=600)
+    with running(template=ChatTemplate(source, children=rendering)) as server:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.api}/chat/completions", json=said("spoil"), timeout=1)
+        until = time.monotonic() + 30
+        while rendering._running - {child for child, _ in rendering._idle}:
+            assert time.monotonic() < until, "it still renders"
+            time.sleep(0.02)
+        answer = httpx.post(f"{server.api}/chat/completions", json=said("say:x"), timeout=30)
+        assert answer.status_code == 200
+
+
+def test_processes_that_are_not_needed_any_more_are_ended_but_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(children, "IDLE_SECONDS", 0.2)
+    source = spoilt("{% for a in range(3000) %}{% for b in range(999) %}{% endfor %}{% endfor %}")
+    rendering = RenderingChildren(source)
+    threads = [threading.Thread(target=rendering.render, args=(said("spoil"),)) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert len(rendering._running) > 1
+        rendering.rest()
+        until = time.monotonic() + 30
+        while len(rendering._running) > 1 and time.monotonic() < until:
+            time.sleep(0.05)
+            rendering.rest()
+        assert len(rendering._running) == 1
+        assert rendering.render(said("a")) == ""
+    finally:
+        rendering.close()
+
+
+def test_one_that_was_ended_after_it_answered_serves_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rendering, asker = RenderingChildren("{{ a }}"), Asker()
+    ask = RenderingChildren._ask
+
+    def answered_too_late(self: RenderingChildren, child: Any, line: bytes) -> Any:
+        answer = ask(self, child, line)
+        if b"late" in line:
+            asker.leave()
+        return answer
+
+    monkeypatch.setattr(RenderingChildren, "_ask", answered_too_late)
+
+    def ask_late() -> None:
+        asker.set_here()
+        with pytest.raises(EngineStopped):
+            rendering.render({"a": "late"})
+
+    try:
+        contextvars.copy_context().run(ask_late)
+        assert rendering.render({"a": "x"}) == "x"
+    finally:
+        rendering.close()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
+from copyahead.children.asker import has_left, while_asked
 from copyahead.children.process import ChildProcess
 from copyahead.errors import EngineStopped, TemplateError, TemplateLimitError
 
@@ -20,6 +22,8 @@ MAX_BYTES = 1 << 30
 """Most memory of a process. A prompt of a megabyte takes a fraction of it."""
 MAX_PROCESSES = 4
 """A conversation that takes long keeps one of them busy, and the others serve."""
+IDLE_SECONDS = 10.0
+"""After it, all but one are ended."""
 
 
 class RenderingChildren:
@@ -34,7 +38,8 @@ class RenderingChildren:
         self._source = source
         self._places = threading.Semaphore(MAX_PROCESSES)
         self._lock = threading.Lock()
-        self._idle: list[ChildProcess] = []
+        self._idle: list[tuple[ChildProcess, float]] = []
+        """With the time since when."""
         self._running: set[ChildProcess] = set()
         """All of them, the idle ones too."""
         self._closed = False
@@ -49,17 +54,36 @@ class RenderingChildren:
         """What the template makes of `names`.
 
         Raises TemplateError with the template's own reason, TemplateLimitError where it takes too
-        long or too much memory, and EngineStopped after `close`.
+        long or too much memory, and EngineStopped after `close`, and where whoever waits for it
+        leaves: the process is ended then.
         """
         try:
-            line = json.dumps(names).encode() + b"\n"
+            line = _json(names)
         except (TypeError, ValueError, RecursionError) as error:
             raise TemplateError(f"it is given what JSON cannot say: {error}") from None
         with self._places:
+            _check_asked()
             child = self._take()
-            answer = self._ask(child, line)
+            with while_asked(child.kill):
+                answer = self._ask(child, line)
+            if has_left():
+                # It may have been ended after it answered.
+                self._drop(child)
+                _check_asked()
             self._give_back(child)
         return _text(answer)
+
+    def rest(self) -> None:
+        """End one that has long been idle, where it is not the last. To be called often."""
+        with self._lock:
+            if len(self._running) < 2 or not self._idle:
+                return
+            child, since = self._idle[0]
+            if time.monotonic() - since < IDLE_SECONDS:
+                return
+            del self._idle[0]
+            self._running.discard(child)
+        child.end()
 
     def close(self) -> None:
         """End all processes, also while they render. Idempotent."""
@@ -76,7 +100,7 @@ class RenderingChildren:
         with self._lock:
             self._check_open()
             if self._idle:
-                return self._idle.pop()
+                return self._idle.pop()[0]
             try:
                 child = ChildProcess(PROGRAM, max_bytes=MAX_BYTES)
             except OSError as error:
@@ -89,15 +113,14 @@ class RenderingChildren:
             raise _no_process(error) from None
         answer = self._ask(child, json.dumps(self._source).encode() + b"\n")
         if "error" in answer:
-            self._forget(child)
-            child.end()
+            self._drop(child)
         _text(answer)
         return child
 
     def _give_back(self, child: ChildProcess) -> None:
         with self._lock:
             if not self._closed:
-                self._idle.append(child)
+                self._idle.append((child, time.monotonic()))
 
     def _ask(self, child: ChildProcess, line: bytes) -> dict[str, str]:
         """What a process answers; where it passes a limit, it is ended and TemplateLimitError
@@ -112,12 +135,18 @@ class RenderingChildren:
             if "limit" not in answer:
                 return answer
             excess = "too much memory"
-        self._forget(child)
-        child.end()
+        self._drop(child)
+        _check_asked()
         raise TemplateLimitError(
             f"the model's chat template takes {excess} over the conversation: make it shorter",
             field="messages",
         )
+
+    def _drop(self, child: ChildProcess) -> None:
+        try:
+            self._forget(child)
+        finally:
+            child.end()
 
     def _forget(self, child: ChildProcess) -> None:
         with self._lock:
@@ -127,6 +156,26 @@ class RenderingChildren:
     def _check_open(self) -> None:
         if self._closed:
             raise EngineStopped("the server is shutting down: ask again when it runs")
+
+
+def _check_asked() -> None:
+    if has_left():
+        raise EngineStopped("nobody waits for the rendering any more")
+
+
+def _json(names: Mapping[str, Any]) -> bytes:
+    """A line of JSON, made message by message: nothing else runs in the process during a call."""
+    parts: list[str] = []
+    for name, value in names.items():
+        parts += (", " if parts else "{", json.dumps(name), ": ")
+        if not isinstance(value, list):
+            parts.append(json.dumps(value))
+            continue
+        parts.append("[")
+        for place, item in enumerate(value):
+            parts += (", " if place else "", json.dumps(item))
+        parts.append("]")
+    return "".join([*parts, "}\n"] if parts else ["{}\n"]).encode()
 
 
 def _text(answer: Mapping[str, str]) -> str:

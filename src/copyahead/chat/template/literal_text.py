@@ -30,6 +30,11 @@ from copyahead.types import Token
 
 _PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 """Characters to which Unicode gives no meaning."""
+_PRIVATE_CHARACTER = re.compile("[\ue000-\uf8ff\U000f0000-\U0010fffd]")
+_PRIVATE_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})")
+_LONGEST_ESCAPE = 10
+_PIECE = 2**16
+"""Characters."""
 _STRUCTURE = frozenset(
     {"role", "content", "name", "type", "text", "function", "arguments", "tool_calls", "id",
      "tool_call_id", "reasoning_content", "description", "parameters", "properties", "required",
@@ -295,13 +300,16 @@ def _is_letter(character: str) -> bool:
 
 def _unused(texts: Sequence[str]) -> Iterator[str]:
     """The private characters that stand in none of the texts, as they are or escaped."""
-    taken = set().union(*texts)
-    escapes = {
-        escape.lower()
-        for text in texts
-        if "\\" in text
-        for escape in re.findall(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})", text)
-    }
+    taken: set[str] = set()
+    escapes: set[str] = set()
+    for text in texts:
+        # Piece by piece: nothing else runs in the process during a call.
+        for start in range(0, len(text), _PIECE):
+            piece = text[start : start + _PIECE + _LONGEST_ESCAPE - 1]
+            if not piece.isascii():
+                taken.update(_PRIVATE_CHARACTER.findall(piece))
+            if "\\" in piece:
+                escapes.update(map(str.lower, _PRIVATE_ESCAPE.findall(piece)))
     for character in map(chr, chain(*_PRIVATE)):
         ways = {_escaped(character)[1:6], repr(character)[2:-1].lower()}
         if character not in taken and not ways & escapes:

@@ -110,6 +110,11 @@ class ChatTemplate:
             logger.warning("%s: messages are written as ChatML", error)
             return cls(None, **options)
 
+    def rest(self) -> None:
+        """End what has rendered and is not needed now. To be called often."""
+        if self._children is not None:
+            self._children.rest()
+
     def close(self) -> None:
         """End what renders; nothing can be rendered after it. Idempotent."""
         if self._children is not None:
