@@ -9,12 +9,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from copyahead.backends.llama_cpp.library import library, take_errors
 from copyahead.errors import ModelError
 from copyahead.types import Token
 
 _UNKNOWN, _UNUSED, _CONTROL = 1 << 0, 1 << 1, 1 << 3
 """`LLAMA_TOKEN_ATTR_...`. Unused: no text maps to it; it may still be a token."""
+_PIECE = 2**16
+"""Tokens."""
 _PADDING = re.compile(r"\[PAD\d+\]")
 """How the converters of llama.cpp spell rows that make a vocabulary as long as its embedding.
 
@@ -75,21 +80,28 @@ class LlamaTokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[Token]:
         """Token ids of `text`; see `contracts.Tokenizer`. Lone surrogates become `?`."""
         data = text.encode("utf-8", "replace")
-        capacity = len(data) + 8
-        tokens = (ctypes.c_int32 * capacity)()
-        count = self._library.llama_tokenize(
-            self._vocab, data, len(data), tokens, capacity, special, special
-        )
+        tokens, count = self._encoded(data, len(data) + 8, special)
         if count < 0:
-            tokens = (ctypes.c_int32 * -count)()
-            count = self._library.llama_tokenize(
-                self._vocab, data, len(data), tokens, -count, special, special
-            )
-        ids = list(tokens[:count])
+            tokens, count = self._encoded(data, -count, special)
+        ids: list[Token] = []
+        for start in range(0, count, _PIECE):
+            # Piece by piece: nothing else runs in the process while a list is made.
+            ids += tokens[start : min(count, start + _PIECE)].tolist()
         if special and ids and self._library.llama_vocab_get_add_eos(self._vocab):
             # A prompt is to be continued, so the end token that some models add is taken off.
             ids.pop()
         return ids
+
+    def _encoded(
+        self, data: bytes, capacity: int, special: bool
+    ) -> tuple[npt.NDArray[np.int32], int]:
+        """Room for tokens, and how many are in it; the negative of those that need room."""
+        tokens = np.empty(capacity, np.int32)
+        place = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+        count = self._library.llama_tokenize(
+            self._vocab, data, len(data), place, capacity, special, special
+        )
+        return tokens, count
 
     def token_bytes(self, token: Token) -> bytes:
         """The bytes that `token` stands for; empty for control tokens and ids out of range."""
