@@ -203,7 +203,7 @@ def taken_or_excluded(kind: type, name: str, value: object) -> None:
 
 def test_numbers_that_the_defaults_are() -> None:
     assert (ModelOptions().ctx, LookupOptions().max_draft_tokens) == (4096, 64)
-    assert (Limits().max_body_mb, Limits().max_body_bytes) == (16.0, 16_000_000)
+    assert (Limits().max_body_mb, Limits().max_body_bytes) == (None, None)
     assert Limits(max_body_mb=1).max_body_bytes == 1_000_000
 
 

@@ -152,8 +152,9 @@ class SharedOptions:
 class Limits:
     """How much one client of a server may ask for."""
 
-    max_body_mb: Annotated[float, Range(0.0, above=True)] = 16.0
-    """Largest body of a request, in megabytes."""
+    max_body_mb: Annotated[float | None, Range(0.0, above=True)] = None
+    """Largest body of a request, in megabytes; by default 16, and less where the context cannot
+    hold what such a body says."""
     max_prompt_tokens: Annotated[int | None, Range(1)] = None
     """Longest prompt in tokens; by default whatever the context holds."""
     max_queue: Annotated[int, Range(0)] = 64
@@ -178,6 +179,6 @@ class Limits:
         check_ranges(self)
 
     @property
-    def max_body_bytes(self) -> int:
-        """`max_body_mb` in bytes."""
-        return int(self.max_body_mb * 1_000_000)
+    def max_body_bytes(self) -> int | None:
+        """`max_body_mb` in bytes; None where it is not given."""
+        return None if self.max_body_mb is None else int(self.max_body_mb * 1_000_000)

@@ -21,14 +21,19 @@ from copyahead.server.anthropic.messages import MessagesRoute
 from copyahead.server.anthropic.messages_input import CountTokensRequest, MessagesRequest
 from copyahead.server.errors import MESSAGES_PATH, ApiError, ClientGone, api_error
 from copyahead.server.http.auth import METRICS_PATH, ApiKeys, HostCheck, KeyCheck
-from copyahead.server.http.bodies import BodyRoute
 from copyahead.server.http.limits import BodyLimit
+from copyahead.server.http.receiving import BodyRoute
 from copyahead.server.metrics import CONTENT_TYPE
 from copyahead.server.openai.chat import ChatCompletionsRoute
 from copyahead.server.openai.completions import completions
 from copyahead.server.openai.responses import INPUT_TOKENS, ResponsesRoute
 from copyahead.server.openai.responses_input import ResponsesRequest
-from copyahead.server.openai.wire import ChatRequest, CompletionRequest
+from copyahead.server.openai.wire import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 from copyahead.server.route import count_tokens, respond
 from copyahead.server.service import Service
 from copyahead.server.wire import RENAMES, now
@@ -60,6 +65,7 @@ def make_app(service: Service, *, is_local: bool = False) -> FastAPI:
     )
     app.router.route_class = BodyRoute
     app.state.work = service.work
+    app.state.text_limit = service.text_limit
     _add_generation(app, service)
     _add_other_shapes(app, service)
     _add_tokens(app, service)
@@ -104,11 +110,11 @@ def _add_other_shapes(app: FastAPI, service: Service) -> None:
 
 def _add_tokens(app: FastAPI, service: Service) -> None:
     @app.post("/tokenize", responses=_ERRORS, response_class=Response)
-    async def tokenize(body: tokens.TokenizeRequest, http: HttpRequest) -> Response:
+    async def tokenize(body: TokenizeRequest, http: HttpRequest) -> Response:
         return await tokens.tokenize(service, http, body)
 
     @app.post("/detokenize", responses=_ERRORS, response_class=Response)
-    async def detokenize(body: tokens.DetokenizeRequest, http: HttpRequest) -> Response:
+    async def detokenize(body: DetokenizeRequest, http: HttpRequest) -> Response:
         return await tokens.detokenize(service, http, body)
 
 
@@ -204,7 +210,7 @@ def _fault(error: Exception) -> ApiError:
 def _add_layers(app: FastAPI, service: Service, is_local: bool) -> None:
     """From the inside out: the body's limit, the key, the host, CORS."""
     options = service.options
-    app.add_middleware(BodyLimit, limits=service.limits)
+    app.add_middleware(BodyLimit, limits=service.limits, text_limit=service.text_limit)
     app.add_middleware(KeyCheck, keys=ApiKeys(options.api_keys), metrics_key=options.metrics_key)
     is_open = bool(options.api_keys) or options.open_to_network or not is_local
     if options.allowed_hosts or not is_open:

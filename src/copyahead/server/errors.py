@@ -122,13 +122,17 @@ def api_error(error: BaseException, renames: Mapping[str, str] | None = None) ->
     return ApiError("the server has met an internal fault", status=500, code="internal_error")
 
 
-def context_overflow(num_prompt_tokens: int, context_size: int, param: str) -> ApiError:
-    """The one error for a prompt that does not fit, with both numbers.
+def context_overflow(
+    num_prompt_tokens: int, context_size: int, param: str, *, at_least: bool = False
+) -> ApiError:
+    """The one error for a prompt that does not fit, with both numbers. `at_least`: it may have
+    more tokens.
 
     Coding agents look for this code, or for the phrase `maximum context length`.
     """
+    has = "has at least" if at_least else "has"
     return ApiError(
-        f"This model's maximum context length is {context_size} tokens, and your prompt has "
+        f"This model's maximum context length is {context_size} tokens, and your prompt {has} "
         f"{num_prompt_tokens}: shorten it, or start the server with a larger --ctx",
         code="context_length_exceeded",
         param=param,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
 import time
@@ -62,6 +63,7 @@ class Server(uvicorn.Server):
         """Called ten times a second; True ends the server. Without an engine it has no use."""
         self._connections.close_overdue()
         self._service.work.give_back()
+        self._service.template.rest()
         self.should_exit |= self._service.engine.failure is not None
         return await super().on_tick(counter)
 
@@ -153,6 +155,9 @@ def serve(service: Service, bound: socket.socket, ready: Callable[[], None]) -> 
     Raises EngineFailed when the engine has failed, which ends the server.
     """
     sys.setswitchinterval(_TURN_SECONDS)
+    # What is there by now stays, and need not be looked at by each collection.
+    gc.collect()
+    gc.freeze()
     try:
         server = make_server(service, bound)
         ready()

@@ -17,6 +17,7 @@ from copyahead.engine.request import Request
 from copyahead.server.errors import ApiError
 from copyahead.server.generation import Generation, Outcome, Written
 from copyahead.server.http.limits import Queue
+from copyahead.server.http.text_limit import TextLimit
 from copyahead.server.http.work import Work, check_wanted
 from copyahead.server.metrics import Metrics
 from copyahead.types import Token
@@ -82,6 +83,7 @@ class Service:
         self.tokenizer = self.backend.tokenizer
         # Read once, and here: the backend's own cache is filled by the engine's thread.
         self.pieces = [self.tokenizer.token_bytes(t) for t in range(self.tokenizer.vocab_size)]
+        self.text_limit = TextLimit.of(self.tokenizer, self.pieces, self.capabilities.context_size)
         self.queue = Queue(self.capabilities.num_slots, options.limits)
         self.metrics = Metrics(
             options.model_name,
@@ -100,6 +102,12 @@ class Service:
     def capabilities(self) -> Capabilities:
         """What the backend can do."""
         return self.backend.capabilities
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Of the largest body that is read."""
+        given = self.limits.max_body_bytes
+        return self.text_limit.max_body_bytes if given is None else given
 
     async def chat_prompt(self, read: Callable[[], Mapping[str, Any]]) -> ChatPrompt:
         """A conversation rendered and tokenised, in a thread. `read`, called there: the arguments

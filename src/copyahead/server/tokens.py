@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-from pydantic import Field
+import msgspec
 from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from copyahead.server.answers import json_response
 from copyahead.server.errors import ApiError
 from copyahead.server.http.streaming import while_connected
-from copyahead.server.openai.wire import ChatMessage
+from copyahead.server.http.work import check_wanted
+from copyahead.server.openai.wire import DetokenizeRequest, TokenizeRequest
 from copyahead.server.service import Service
-from copyahead.server.wire import Wire
 from copyahead.types import Token
 
-
-class TokenizeRequest(Wire):
-    """Body of `POST /tokenize`: a text, or messages as the chat route would see them."""
-
-    content: str | None = None
-    prompt: str | None = Field(None, description="Another name for content.")
-    messages: list[ChatMessage] | None = None
-    add_special: bool = Field(True, description="Read control tokens, add the leading one.")
-    add_special_tokens: bool | None = Field(
-        None, description="As vLLM has it: false leaves out the leading token, and no other."
-    )
-    with_pieces: bool = Field(False, description="Also the text of every token.")
-
-
-class DetokenizeRequest(Wire):
-    """Body of `POST /detokenize`."""
-
-    tokens: list[int]
+_PART = 4096
+"""Tokens."""
 
 
 async def tokenize(service: Service, http: HttpRequest, body: TokenizeRequest) -> Response:
@@ -47,11 +31,43 @@ async def tokenize(service: Service, http: HttpRequest, body: TokenizeRequest) -
 
 
 def _tokenized(service: Service, tokens: list[Token], with_pieces: bool) -> Response:
-    document: dict[str, Any] = {"tokens": tokens, "count": len(tokens)}
-    document["max_model_len"] = service.capabilities.context_size
+    head = {"count": len(tokens), "max_model_len": service.capabilities.context_size}
+    parts = [
+        msgspec.json.encode(head)[:-1],
+        b',"tokens":[',
+        *_joined(tokens, lambda t: b"%d" % t),
+        b"]",
+    ]
     if with_pieces:
-        document["pieces"] = [{"id": t, "piece": service.text([t])} for t in tokens]
-    return json_response(document)
+        pieces = _joined(
+            tokens, lambda t: msgspec.json.encode({"id": t, "piece": service.text([t])})
+        )
+        parts += (b',"pieces":[', *pieces, b"]")
+    return Parts([*parts, b"}"])
+
+
+def _joined(tokens: Sequence[Token], entry: Callable[[Token], bytes]) -> Iterator[bytes]:
+    """The entries of a JSON array, part by part, as nothing else runs in the process while one is
+    made; the entry of each token once."""
+    entries: dict[Token, bytes] = {}
+    for start in range(0, len(tokens), _PART):
+        check_wanted()
+        part = tokens[start : start + _PART]
+        entries |= {token: entry(token) for token in set(part) - entries.keys()}
+        yield (b"," if start else b"") + b",".join([entries[token] for token in part])
+
+
+class Parts(StreamingResponse):
+    """A JSON document of which no more is written than the client reads."""
+
+    media_type = "application/json"
+
+    def __init__(self, parts: Sequence[bytes]) -> None:
+        async def written() -> AsyncIterator[bytes]:
+            for part in parts:
+                yield part
+
+        super().__init__(written(), headers={"content-length": str(sum(map(len, parts)))})
 
 
 async def detokenize(service: Service, http: HttpRequest, body: DetokenizeRequest) -> Response:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -69,6 +69,10 @@ class Wire(BaseModel):
             elif isinstance(one, list | tuple):
                 pending += one
         return schema
+
+    def prompts(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """Each text that has to fit the context, in parts, after the name of its field."""
+        yield from ()
 
 
 class StreamOptions(Wire):
@@ -218,6 +222,13 @@ class CommonFields(SamplingFields, FormFields):
 
     def check(self) -> None:
         """Raise ApiError for what the route of this body cannot do."""
+
+    def prompts(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """Each text that has to fit the context, in parts, after the name of its field."""
+        if self.prediction is not None:
+            content = self.prediction.content
+            parts = [content] if isinstance(content, str) else [p.text or "" for p in content]
+            yield "prediction", parts
 
     @property
     def stops(self) -> tuple[str, ...]:

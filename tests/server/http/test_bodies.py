@@ -20,10 +20,15 @@ from copyahead.server.errors import ApiError, ClientGone
 from copyahead.server.http import bodies
 from copyahead.server.http import work as work_module
 from copyahead.server.http.bodies import MAX_CONTAINERS, MAX_VALUES, check_size, read_body
+from copyahead.server.http.text_limit import TextLimit
 from copyahead.server.http.work import LARGE_BYTES, Work, check_wanted, set_size
 from copyahead.server.openai.responses_input import ResponsesRequest
-from copyahead.server.openai.wire import ChatRequest, CompletionRequest
-from copyahead.server.tokens import DetokenizeRequest, TokenizeRequest
+from copyahead.server.openai.wire import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 from copyahead.server.wire import MAX_BIASES, SamplingFields, Wire
 from tests.server.toys import running
 
@@ -31,6 +36,8 @@ MODELS: tuple[type[Wire], ...] = (
     ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, TokenizeRequest,
     DetokenizeRequest,
 )  # fmt: skip
+
+LIMIT = TextLimit(2048, 11)
 
 
 def holds(annotation: Any, kind: type) -> bool:
@@ -71,7 +78,7 @@ def test_the_first_fault_is_named() -> None:
         (b'{"prompt": [null, null]}', "prompt"),
     ):
         with pytest.raises(ApiError) as refusal:
-            read_body(body, CompletionRequest)
+            read_body(body, CompletionRequest, LIMIT)
         assert refusal.value.param == param
     many = {str(token): 1 for token in range(MAX_BIASES + 1)}
     with pytest.raises(ValidationError, match=f"at most {MAX_BIASES}"):
@@ -123,7 +130,7 @@ def test_each_object_is_read_in_a_call_after_which_others_may_have_their_turn() 
     body = b'{"messages": [' + b",".join([message] * 50) + b"]}"
     sys.setprofile(lambda frame, event, _: calls.append(event == "call"))
     try:
-        read_body(body, ChatRequest)
+        read_body(body, ChatRequest, LIMIT)
     finally:
         sys.setprofile(None)
     assert sum(calls) >= 50
@@ -215,8 +222,41 @@ def test_a_number_beyond_floats_is_refused_by_name(name: str, digits: str) -> No
     value = f'{{"1": {digits}}}' if name == "logit_bias" else digits
     body = f'{{"prompt": "x", "{name}": {value}}}'.encode()
     if name == "seed" and "e" not in digits:
-        read_body(body, CompletionRequest).sampling(default_temperature=1.0)
+        read_body(body, CompletionRequest, LIMIT).sampling(default_temperature=1.0)
         return
     with pytest.raises((ApiError, RequestError), match=f"^{name}.* (must|is wrong)") as refusal:
-        read_body(body, CompletionRequest).sampling(default_temperature=1.0)
+        read_body(body, CompletionRequest, LIMIT).sampling(default_temperature=1.0)
     assert len(str(refusal.value)) < 150
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("chat/completions", {"messages": [{"role": "user", "content": "x"}]}, "tools[0].type"),
+        ("responses", {"input": "x"}, "tools[0].type"),
+        ("messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+         "tools[0].type"),
+        ("responses", {"input": [{"type": [None]}]}, "input[0].type"),
+    ],
+)  # fmt: skip
+def test_a_type_that_is_no_text_is_refused_by_name(
+    path: str, body: dict[str, Any], param: str
+) -> None:
+    given = {**body, "tools": [{"type": [None]}]} if param.startswith("tools") else body
+    with running() as server:
+        refused = httpx.post(f"{server.api}/{path}", json=given)
+    assert refused.status_code == 400
+    assert f"{param} must be a text" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("num", [0, 1, 4096, 4097])
+def test_tokens_and_their_pieces_come_part_by_part(num: int) -> None:
+    text = ('a"\u00e9' * num)[:num]
+    with running() as server:
+        body = {"content": text, "with_pieces": True}
+        answer = httpx.post(f"{server.url}/tokenize", json=body).json()
+        tokens = server.service.tokenizer.encode(text)
+        texts = [server.service.text([token]) for token in tokens]
+    assert (answer["tokens"], answer["count"]) == (tokens, len(tokens))
+    assert [piece["id"] for piece in answer["pieces"]] == tokens
+    assert [piece["piece"] for piece in answer["pieces"]] == texts

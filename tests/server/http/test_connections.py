@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -202,3 +203,30 @@ def test_without_files_for_connections_the_server_is_reached_and_does_not_flood_
     lines = log.splitlines()
     assert any("no connection can be taken" in line for line in lines)
     assert len(lines) <= 3 * (seconds + 5), log[:2000]
+
+
+CHUNKED = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+
+
+def test_a_body_in_crumbs_is_refused() -> None:
+    with running() as server, connected(server.url, CHUNKED + b"1\r\na\r\n" * 30_000) as client:
+        assert b"400" in client.recv(100)
+        assert is_closed(client)
+    with running() as server, connected(server.url, CHUNKED) as client:
+        # One that has its answer, and sends on.
+        client.sendall(b"%x\r\n%s\r\n" % (5_000_000, b"a" * 5_000_000))
+        with contextlib.suppress(OSError):
+            client.sendall(b"1\r\na\r\n" * 30_000)
+        assert is_closed(client)
+
+
+def test_a_body_in_small_packets_is_a_body() -> None:
+    body = json.dumps({"prompt": "x", "max_tokens": 1, "ignored": "x" * 2_000}).encode()
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body[:1_500]) + b"%x\r\n%s\r\n0\r\n\r\n" % (
+        len(body) - 1_500, body[1_500:]
+    )  # fmt: skip
+    with running() as server, connected(server.url, CHUNKED + chunks) as client:
+        assert b"200 OK" in client.recv(100)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -13,6 +13,7 @@ from copyahead.chat.tools.definitions import checked_function
 from copyahead.chat.tools.elsewhere import LeftOut, functions_only, text_elsewhere
 from copyahead.chat.untrusted_json import is_shallow
 from copyahead.server.errors import ApiError
+from copyahead.server.http.text_limit import texts_in
 from copyahead.server.wire import (
     RENAMES,
     CommonFields,
@@ -76,6 +77,12 @@ class AnthropicConversation(CommonFields):
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = Field(None, description="As the beta called it.")
     chat_template_kwargs: dict[str, Any] | None = None
+
+    def prompts(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """The messages with the system prompt, and what all have."""
+        contents = [self.system, *(message.content for message in self.messages)]
+        yield "messages", (text for content in contents for text in texts_in(content))
+        yield from super().prompts()
 
 
 class CountTokensRequest(AnthropicConversation):

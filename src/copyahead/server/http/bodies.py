@@ -1,26 +1,18 @@
-"""From the bytes of a body to its model: in a thread, once, and up to the first fault.
+"""From the bytes of a body to its model, up to the first fault.
 
-The framework would do so on the event loop and collect every fault: a list of a million wrong items
-costs gigabytes then. The framework still knows of the models, for the OpenAPI document.
+The framework would collect every fault: a list of a million wrong items costs gigabytes then.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Coroutine
 from functools import cache
-from typing import Any, TypeVar, get_type_hints
+from typing import TypeVar
 
-from fastapi.routing import APIRoute
 from pydantic import ValidationError
-from starlette.requests import ClientDisconnect
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
 
-from copyahead.server.errors import ApiError, ClientGone
-from copyahead.server.http.streaming import while_connected
-from copyahead.server.http.work import Work, set_size
+from copyahead.server.errors import ApiError
+from copyahead.server.http.text_limit import TextLimit
 from copyahead.server.wire import Wire, field_names
 
 MAX_VALUES = 1_000_000
@@ -36,39 +28,13 @@ _PIECE = 2**16
 Body = TypeVar("Body", bound=Wire)
 
 
-class BodyRoute(APIRoute):
-    """A route whose function takes `body`, which is read here, and `http`."""
-
-    def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
-        """What answers a request."""
-        if self.body_field is None:
-            return super().get_route_handler()
-        model = get_type_hints(self.endpoint)["body"]
-
-        async def answer(http: HttpRequest) -> Response:
-            body = await receive_body(http, model, http.app.state.work)
-            response: Response = await self.endpoint(body=body, http=http)
-            return response
-
-        return answer
+def weight(data: bytes) -> int:
+    """Its bytes, and a hundred for each list and object: so much longer do these take to read."""
+    return len(data) + 100 * (data.count(b"[") + data.count(b"{"))
 
 
-async def receive_body(http: HttpRequest, model: type[Body], work: Work) -> Body:
-    """The body of a request as a `model`; ApiError where it is none, ClientGone where the client
-    left before its end."""
-    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if not (kind == "application/json" or re.fullmatch(r"application/.+\+json", kind)):
-        raise no_object()
-    try:
-        data = await http.body()
-    except ClientDisconnect:
-        raise ClientGone from None
-    set_size(len(data))
-    return await while_connected(http, work.run(read_body, data, model))
-
-
-def read_body(data: bytes, model: type[Body]) -> Body:
-    """`data` as a `model`; ApiError names the first fault."""
+def read_body(data: bytes, model: type[Body], limit: TextLimit) -> Body:
+    """`data` as a `model`; ApiError names the first fault, or the text that cannot fit `limit`."""
     if not data:
         raise no_object()
     try:
@@ -76,15 +42,18 @@ def read_body(data: bytes, model: type[Body]) -> Body:
         check_size(text)
         given = json.loads(text)
     except RecursionError:
-        raise ApiError("the body is nested too deeply", code="invalid_json") from None
+        raise too_deep() from None
     except ValueError as error:
         if isinstance(error, ApiError):
             raise
         raise ApiError("the body is not valid JSON in UTF-8", code="invalid_json") from None
     try:
-        return model.model_validate(given)
+        body = model.model_validate(given)
     except ValidationError as error:
         raise _wrong_value(error) from None
+    for field, texts in body.prompts():
+        limit.check(field, texts)
+    return body
 
 
 def check_size(text: str) -> None:
@@ -129,6 +98,11 @@ def no_object() -> ApiError:
     return ApiError(
         "the body must be a JSON object, sent as application/json", code="invalid_value"
     )
+
+
+def too_deep() -> ApiError:
+    """The refusal of lists in lists in lists."""
+    return ApiError("the body is nested too deeply", code="invalid_json")
 
 
 def _wrong_value(error: ValidationError) -> ApiError:

@@ -24,6 +24,13 @@ _GRACE_SECONDS = 5.0
 """After the time for a body: the refusal is on its way."""
 
 
+_MAX_HEAD_BYTES = 2**16
+"""Of a request's line and headers."""
+_MAX_CRUMBS = 2_000
+_CRUMB_BYTES = 64
+"""After `_MAX_CRUMBS` pieces of a body, they must have this many bytes on average."""
+
+
 class Connections:
     """The connections of one server."""
 
@@ -69,11 +76,32 @@ class Connections:
                 connection.transport.abort()
 
 
+class _Parser(h11.Connection):
+    """Refuses bodies in crumbs: each of them costs as much as a whole packet."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(h11.SERVER, **options)
+        self._num_chunks = self._num_bytes = 0
+
+    def next_event(self) -> Any:
+        """See `h11.Connection`."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._num_chunks = self._num_bytes = 0
+        elif isinstance(event, h11.Data):
+            self._num_chunks += 1
+            self._num_bytes += len(event.data)
+            if self._num_chunks > _MAX_CRUMBS + self._num_bytes // _CRUMB_BYTES:
+                raise h11.RemoteProtocolError("the body comes in too small pieces")
+        return event
+
+
 class Connection(H11Protocol):
     """A connection that knows since when it waits for its client, and for what."""
 
     def __init__(self, *arguments: Any, connections: Connections, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.conn = _Parser(max_incomplete_event_size=_MAX_HEAD_BYTES)
         self._all = connections
         self._written = _Written(None)
         self._head_since: float | None = None
@@ -105,6 +133,13 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self.cycle is not cycle:
             self._head_since, self._cycle_since = None, time.monotonic()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP; where an answer has begun, there is no other."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
 
     @property
     def waits_since(self) -> float | None:

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope
 from copyahead.config import Limits
 from copyahead.server.errors import ApiError
 from copyahead.server.http.layers import Layer
+from copyahead.server.http.text_limit import TextLimit
 
 
 class Queue:
@@ -55,9 +56,16 @@ def too_busy(reason: str, retry_after: int = 5) -> ApiError:
 class BodyLimit(Layer):
     """Refuses a body that is too large, before it is read into memory, or that does not come."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, text_limit: TextLimit) -> None:
+        """`text_limit` says what the largest body is where `limits` does not."""
         super().__init__(app)
-        self._max_bytes, self._seconds = limits.max_body_bytes, limits.body_seconds
+        given, self._seconds = limits.max_body_bytes, limits.body_seconds
+        self._max_bytes = text_limit.max_body_bytes if given is None else given
+        self._reason = ""
+        if given is None:
+            self._reason = (
+                f", and this model's maximum context length is {text_limit.context_size} tokens"
+            )
 
     def admit(self, scope: Scope, receive: Receive) -> Receive:
         """413 for a body that says it is too large; the bytes of others are counted."""
@@ -90,8 +98,8 @@ class BodyLimit(Layer):
     def _too_large(self) -> ApiError:
         limit = f"{self._max_bytes / 1_000_000:g} MB"
         return ApiError(
-            f"the body is larger than {limit}: send less, or start the server with a larger "
-            "--max-body-mb",
+            f"the body is larger than {limit}{self._reason}: send less, or start the server with a "
+            "larger --max-body-mb",
             status=413,
             code="body_too_large",
             headers=_CLOSE,

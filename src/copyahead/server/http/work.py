@@ -3,7 +3,7 @@
 Such work holds the interpreter most of the time, so the loop and the engine's thread share it with
 every thread that runs. Requests with a large body therefore go one at a time, in a thread of their
 own, and those with a small one never wait for them. What has not begun when its client leaves
-never begins, and what has begun can ask (`check_wanted`).
+never begins, and what has begun can ask (`check_wanted`); a rendering is ended.
 """
 
 from __future__ import annotations
@@ -11,30 +11,33 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ctypes
+import gc
 import os
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from copyahead.children.asker import Asker, has_left
 from copyahead.server.errors import ClientGone
+from copyahead.server.http.reader import BodyReader
 
 LARGE_BYTES = 1_000_000
-"""A body of more than this is a large one."""
+"""A body that weighs more than this is a large one; see `bodies.weight`."""
 NUM_THREADS = 4
 """For small ones. They wait for one another only where all of these are at work."""
 
 _TRIM_SECONDS = 2.0
 _NUM_TRIMS = 10
 """After the last large body: for twenty seconds."""
+_NUM_TRIMS_BEFORE_REST = 3
+"""The process that reads them starts in half a second, and holds 80 MB."""
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 _num_bytes = contextvars.ContextVar("num_bytes", default=0)
-_given_up = contextvars.ContextVar[threading.Event | None]("given_up", default=None)
 
 
 class Work:
@@ -43,6 +46,7 @@ class Work:
     def __init__(self) -> None:
         self._small = ThreadPoolExecutor(NUM_THREADS, "copyahead-small")
         self._large = ThreadPoolExecutor(1, "copyahead-large")
+        self.reader = BodyReader()
         self._closed = False
         self._num_to_trim = 0
         self._trimmed_at = 0.0
@@ -56,14 +60,14 @@ class Work:
     ) -> Result:
         """What `function` returns, from a thread for requests of this size; see `set_size`."""
         pool = self._large if _num_bytes.get() > LARGE_BYTES else self._small
-        given_up = threading.Event()
+        asker = Asker()
         context = contextvars.copy_context()
-        context.run(_given_up.set, given_up)
+        context.run(asker.set_here)
         call = partial(context.run, function, *arguments, **named)
         try:
             return await asyncio.get_running_loop().run_in_executor(pool, call)
         finally:
-            given_up.set()
+            asker.leave()
             if pool is self._large:
                 self._num_to_trim = _NUM_TRIMS
 
@@ -78,28 +82,32 @@ class Work:
         if not self._closed and self._num_to_trim and now - self._trimmed_at >= _TRIM_SECONDS:
             self._trimmed_at, self._num_to_trim = now, self._num_to_trim - 1
             self._large.submit(_trim)
+            if self._num_to_trim == _NUM_TRIMS - _NUM_TRIMS_BEFORE_REST:
+                self._large.submit(self.reader.rest)
 
     def close(self) -> None:
         """Begin nothing more. Idempotent."""
         self._closed = True
         for pool in (self._small, self._large):
             pool.shutdown(wait=False, cancel_futures=True)
+        self.reader.close()
 
 
 def _trim() -> None:
-    """glibc has this; others give memory back by themselves."""
+    """glibc has this; others give memory back by themselves. A refusal and its traceback hold each
+    other, and with them all that was made before it, until they are collected."""
+    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)
 
 
 def set_size(num_bytes: int) -> None:
-    """Say how large the body of the request is that the running task serves."""
+    """Say what the body of the request weighs that the running task serves."""
     _num_bytes.set(num_bytes)
 
 
 def check_wanted() -> None:
     """Raise ClientGone in a thread of `Work` where nobody waits for its result any more."""
-    given_up = _given_up.get()
-    if given_up is not None and given_up.is_set():
+    if has_left():
         raise ClientGone

@@ -85,7 +85,7 @@ def _check_total(num_answers: int, num_prompts: int) -> None:
 
 def _check_echoes(num_characters: int, service: Service) -> None:
     """Refuse to repeat more than a client may send."""
-    limit = service.limits.max_body_bytes
+    limit = service.max_body_bytes
     if num_characters > limit:
         raise ApiError(
             f"echo would repeat {num_characters} characters, and at most {limit} are allowed: ask "

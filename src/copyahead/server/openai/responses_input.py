@@ -7,7 +7,7 @@ are no functions are hosted by somebody else; they are skipped, as clients list 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from copyahead.chat.tools.elsewhere import (
 )
 from copyahead.chat.untrusted_json import MAX_DEPTH, is_shallow
 from copyahead.server.errors import ApiError
+from copyahead.server.http.text_limit import texts_in
 from copyahead.server.wire import (
     RENAMES,
     CommonFields,
@@ -86,6 +87,11 @@ class ResponsesRequest(CommonFields):
     top_logprobs: int | None = None
     metadata: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    def prompts(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """The input with the instructions, and what all have."""
+        yield "input", texts_in([self.instructions, self.input])
+        yield from super().prompts()
 
     def check(self) -> None:
         """Raise ApiError for what this server cannot do."""
@@ -164,6 +170,9 @@ class _Turn:
     def add(self, item: Mapping[str, Any], where: str) -> None:
         """Take an item of the input."""
         kind = item.get("type", "message")
+        if not isinstance(kind, str):
+            field = f"{where}.type"
+            raise ApiError(f"{field} must be a text", param=field, code="invalid_value")
         if kind == "message":
             self._add_message(item, where)
         elif kind == "reasoning":

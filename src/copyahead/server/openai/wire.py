@@ -1,12 +1,14 @@
-"""What clients of OpenAI's two kinds of completions send, as models."""
+"""What clients of OpenAI's two kinds of completions send, and of the tokenizer, as models."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from copyahead.server.errors import ApiError
+from copyahead.server.http.text_limit import texts_in
 from copyahead.server.wire import CommonFields, ResponseFormat, Wire
 
 
@@ -47,6 +49,11 @@ class ChatMessage(Wire):
     reasoning_content: str | None = None
 
 
+def contents_of(messages: Iterable[ChatMessage]) -> Iterator[str]:
+    """Every text in the contents of messages."""
+    return (text for message in messages for text in texts_in(message.content))
+
+
 class ChatRequest(CommonFields):
     """Body of `POST /v1/chat/completions`."""
 
@@ -65,6 +72,11 @@ class ChatRequest(CommonFields):
         None, description="As it was before tool_choice: none, auto, or an object with a name."
     )
     chat_template_kwargs: dict[str, Any] | None = None
+
+    def prompts(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """The messages, and what all have."""
+        yield "messages", contents_of(self.messages)
+        yield from super().prompts()
 
     def check(self) -> None:
         """Raise ApiError for what this route cannot do."""
@@ -91,3 +103,35 @@ class CompletionRequest(CommonFields):
     suffix: str | None = None
     best_of: int | None = None
     response_format: ResponseFormat | None = None
+
+    def prompts(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """Each prompt by itself, and what all have."""
+        texts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        yield from (("prompt", [text]) for text in texts if isinstance(text, str))
+        if self.suffix is not None:
+            yield "suffix", [self.suffix]
+        yield from super().prompts()
+
+
+class TokenizeRequest(Wire):
+    """Body of `POST /tokenize`: a text, or messages as the chat route would see them."""
+
+    content: str | None = None
+    prompt: str | None = Field(None, description="Another name for content.")
+    messages: list[ChatMessage] | None = None
+    add_special: bool = Field(True, description="Read control tokens, add the leading one.")
+    add_special_tokens: bool | None = Field(
+        None, description="As vLLM has it: false leaves out the leading token, and no other."
+    )
+    with_pieces: bool = Field(False, description="Also the text of every token.")
+
+    def prompts(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """The messages; a text is no prompt yet."""
+        if self.messages is not None:
+            yield "messages", contents_of(self.messages)
+
+
+class DetokenizeRequest(Wire):
+    """Body of `POST /detokenize`."""
+
+    tokens: list[int]
