@@ -30,12 +30,16 @@ from soak_target import (
     user,
 )
 
+_LARGE = ("--max-body-mb", str(MAX_BODY / 1_000_000))
+"""The largest body, whatever the model: by default one with a short context takes less."""
+
 
 class Nulls(Attack):
     """Bodies of which every part is of a wrong type: lists of null, and of lists, objects and
     mixed items, in each field of each route, up to the largest body and the most values."""
 
     name = "nulls"
+    serve = _LARGE
 
     def __init__(self, max_body: int = MAX_BODY) -> None:
         super().__init__(max_body)
@@ -89,6 +93,7 @@ class Systems(Attack):
     """Conversations of up to 16 MB with many leading system messages; most clients leave."""
 
     name = "systems"
+    serve = _LARGE
 
     def __init__(self, max_body: int = MAX_BODY) -> None:
         super().__init__(max_body)
@@ -97,7 +102,7 @@ class Systems(Attack):
                 b'{"max_tokens": 2, "messages": [',
                 b'{"role":"system","content":"%s"}' % (b"a" * length),
                 b',{"role":"user","content":"x"}]}',
-                min(max_body, num * (33 + length)),
+                min(max_body, num * (31 + length)),
             )
             for length, num in ((1, 95_000), (100, 95_000), (1_000, 95_000), (1, 450_000))
         ]
@@ -142,6 +147,7 @@ class Pieces(Attack):
     """`/tokenize` with the text of every token, and `/detokenize`, as large as they are taken."""
 
     name = "pieces"
+    serve = _LARGE
 
     def __init__(self, max_body: int = MAX_BODY) -> None:
         super().__init__(max_body)
@@ -166,7 +172,9 @@ class Unread(Attack):
     """Sockets that ask for 17 answers, each after a long prompt, as a stream, and never read."""
 
     name = "unread"
-    pause = 4.0
+    # No more than the model can answer: a full queue would be another attack.
+    num_clients = 2
+    pause = 8.0
 
     def __init__(self, max_body: int = MAX_BODY) -> None:
         super().__init__(max_body)
@@ -191,13 +199,20 @@ class Unread(Attack):
 
 class Headers(Attack):
     """90 requests of which half of the headers, or of the body, is sent, to a server that may open
-    64 files; and requests by the name of another host."""
+    64 files; bodies in chunks of one byte; and requests by the name of another host."""
 
     name = "headers"
     num_files = 64
 
+    _CRUMBS = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 100_000
+    )
+
     async def strike(self, target: Target, rng: random.Random) -> None:
         whole = post_bytes(COMPLETIONS, {"prompt": "x" * 1000, "max_tokens": 2})
+        with target.unconnected() as client:
+            await target.connect(client, self._CRUMBS)
         with ExitStack() as stack:
             for _ in range(30):
                 client = stack.enter_context(target.unconnected())

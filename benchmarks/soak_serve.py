@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -17,16 +20,24 @@ _STOP_SECONDS = 60
 
 @contextmanager
 def served(
-    port: int, arguments: Sequence[str] = (), *, num_files: int | None = None
+    port: int,
+    arguments: Sequence[str] = (),
+    *,
+    num_files: int | None = None,
+    python_path: Path | None = None,
 ) -> Iterator[tuple[str, int]]:
     """`copyahead serve` on `port`: its address and the id of its process.
 
-    `num_files`: how many files it may open. RuntimeError when it does not come up.
+    `num_files`: how many files it may open. `python_path`: the folder of the package, where it is
+    another than the installed one. RuntimeError when it does not come up.
     """
     command = [sys.executable, "-c", "from copyahead.cli import main; main()", "serve"]
     command += ["--port", str(port), "--no-request-log", *arguments]
     narrow = None if num_files is None else partial(_narrow, num_files)
-    process = subprocess.Popen(command, preexec_fn=narrow)
+    environment = dict(os.environ)
+    if python_path is not None:
+        environment["PYTHONPATH"] = str(python_path.resolve())
+    process = subprocess.Popen(command, preexec_fn=narrow, env=environment)
     try:
         url = f"http://127.0.0.1:{port}"
         wait_until_up(url, process)
@@ -44,7 +55,7 @@ def _narrow(num_files: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (num_files, num_files))
 
 
-def wait_until_up(url: str, process: subprocess.Popen[bytes] | None) -> None:
+def wait_until_up(url: str, process: subprocess.Popen[Any] | None) -> None:
     """Until `/health` answers; RuntimeError when the server ends before it does."""
     for _ in range(1200):
         if process is not None and process.poll() is not None:

@@ -16,7 +16,8 @@ requests, whole and streamed; a third of the clients leave at a random moment. C
     python benchmarks/soak_server.py --attack all
 
 sends what `soak_attacks.py` has under these names instead, each to a server of its own, with a
-neighbour who must not notice; `soak_siege.py` says what is checked.
+neighbour who must not notice; `soak_siege.py` says what is checked. With `--python-path DIR` the
+server is that of another tree (`git worktree add DIR COMMIT`, and then `DIR/src`), to compare.
 
 The last line is one JSON document, and the exit status is 1 when a check fails. Replies are judged
 in `soak_replies.py`, which can also spoil them (`--plant`), to see that this is noticed.
@@ -36,6 +37,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -394,6 +396,12 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--memory-percent", type=float, default=SiegeLimits.memory_percent)
     parser.add_argument("--quiet-seconds", type=float, default=10, help="before an attack")
     parser.add_argument("--patience", type=float, default=30, help="seconds to recover from one")
+    parser.add_argument(
+        "--python-path",
+        type=Path,
+        metavar="DIR",
+        help="the package of another tree, such as an older one, is served: DIR holds copyahead/",
+    )
     parser.add_argument("serve", nargs="*", help="arguments of `copyahead serve`, after `--`")
     return parser.parse_args()
 
@@ -407,7 +415,10 @@ def running_server(
         wait_until_up(given.url, None)
         yield given.url, given.pid
         return
-    with served(given.port, arguments, num_files=num_files) as (url, pid):
+    with served(given.port, arguments, num_files=num_files, python_path=given.python_path) as (
+        url,
+        pid,
+    ):
         yield url, pid
 
 
@@ -435,6 +446,7 @@ def under_attack(given: argparse.Namespace) -> int:
                 patience=given.patience,
                 pid=pid,
                 metrics=metrics,
+                needs_gauges=given.python_path is None,
             )
             sieges.append(asyncio.run(besieger.run()))
         print(sieges[-1].row(limits), flush=True)

@@ -56,6 +56,8 @@ class Siege:
     memory_before_mb: float = 0.0
     memory_peak_mb: float = 0.0
     memory_after_mb: float = 0.0
+    missing_gauges: list[str] = field(default_factory=list)
+    """Of what the server could hold, and does not tell."""
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -135,11 +137,14 @@ class Besieger:
         patience: float = 30.0,
         pid: int | None = None,
         metrics: httpx.AsyncClient | None = None,
+        needs_gauges: bool = True,
     ) -> None:
         """`patience`: seconds that the server has to answer the last requests, and then to give
-        back what it holds. `pid`: its process.
+        back what it holds. `pid`: its process. `needs_gauges`: it fails where it does not tell
+        all that it holds.
         `metrics`: by which its counters are read."""
         self._url, self._attack, self._pid = url, attack, pid
+        self._needs_gauges = needs_gauges
         self._seconds, self._quiet_seconds, self._patience = seconds, quiet_seconds, patience
         self._metrics = metrics or httpx.AsyncClient(base_url=url, timeout=60)
         self._siege = Siege(attack.name)
@@ -235,9 +240,10 @@ class Besieger:
     async def _held(self) -> dict[str, float]:
         values = await self._gauges()
         missing = [name for name in HELD if name not in values]
-        if missing:
+        self._siege.missing_gauges = missing
+        if missing and self._needs_gauges:
             return dict.fromkeys(missing, float("nan"))
-        return {name: values[name] for name in HELD if values[name]}
+        return {name: values[name] for name in HELD if values.get(name)}
 
     async def _memory_mb(self) -> float:
         if self._pid is not None:

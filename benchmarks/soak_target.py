@@ -69,7 +69,7 @@ class Target:
     ) -> Any:
         kept, is_whole = b"", True
         async for data in reply.aiter_raw():
-            is_whole = len(kept) + len(data) <= _KEPT_BYTES
+            is_whole = is_whole and len(kept) + len(data) <= _KEPT_BYTES
             kept = kept if not is_whole else kept + data
         self.outcomes[str(reply.status_code)] += 1
         if not is_whole:

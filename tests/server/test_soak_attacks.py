@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -25,6 +26,8 @@ from tests.server.toys import Running, SlowBackend, running, toy_backend
 
 NAMES = ("nulls", "systems", "stops", "pieces", "unread", "headers", "control", "numbers",
          "schemas", "aborts")  # fmt: skip
+SECONDS = os.environ.get("COPYAHEAD_SOAK_SECONDS", "60")
+"""Of each attack on the real model."""
 OPTIONS = ServerOptions(limits=Limits(max_connections=40), cors_origins=("https://page.example",))
 
 
@@ -77,9 +80,9 @@ class Fault:
         self.change: Callable[[bytes], bytes] = lambda data: data
         read = bodies.read_body
 
-        def reads(data: bytes, model: Any) -> Any:
+        def reads(data: bytes, model: Any, limit: Any) -> Any:
             self.is_under_attack |= b"null" in data
-            return read(self.change(data) if self.is_under_attack else data, model)
+            return read(self.change(data) if self.is_under_attack else data, model, limit)
 
         monkeypatch.setattr(bodies, "read_body", reads)
 
@@ -241,7 +244,7 @@ def test_the_program_finds_nothing(name: str) -> None:
     bound.close()
     # Times that only a server which stands still takes: the machine of a test has other work.
     command = [
-        sys.executable, str(BENCHMARKS / "soak_server.py"), "--attack", name, "--seconds", "60",
+        sys.executable, str(BENCHMARKS / "soak_server.py"), "--attack", name, "--seconds", SECONDS,
         "--port", str(port), "--health-ms", "1000", "--neighbour-times", "4",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
