@@ -11,7 +11,7 @@ import msgspec
 from copyahead.contracts import Tokenizer
 from copyahead.errors import MissingExtraError, RequestError
 from copyahead.grammar.emptiness import pruned
-from copyahead.grammar.state import GrammarState, reason_of
+from copyahead.grammar.state import STUCK, GrammarState, reason_of
 from copyahead.types import Token
 
 WHITESPACE = r"[ \t\n]{0,32}"
@@ -71,11 +71,13 @@ class GrammarCompiler:
         self.load()
         text = grammar.in_llguidance_form()
         matcher = _llguidance().LLMatcher(self._llg_tokenizer, text, log_level=0)
-        if not matcher.is_error():
-            # Some grammars pass all limits only with the model's own tokens, at the first of them.
-            matcher.compute_bitmask()
-        if matcher.is_error():
-            raise does_not_compile(grammar.field, matcher.get_error())
+        # Some grammars reach a limit only with the model's own tokens, at the first of them. One
+        # that these tokens cannot follow to its end is none of them: it fails where it is stuck.
+        first = matcher.deep_copy()
+        if not first.is_error():
+            first.compute_bitmask()
+        if first.is_error() and not first.get_error().startswith(STUCK):
+            raise does_not_compile(grammar.field, first.get_error())
         return GrammarState(matcher, self._vocab_size)
 
 

@@ -14,6 +14,9 @@ from copyahead.contracts import Logits
 from copyahead.errors import RequestError
 from copyahead.types import Draft, Source, Token
 
+STUCK = "NoExtension"
+"""What llguidance's error begins with where no token may come next."""
+
 
 class GrammarState:
     """Where one answer stands in its grammar."""
@@ -49,7 +52,7 @@ class GrammarState:
     def _check(self) -> None:
         if self._matcher.is_error():
             reason = reason_of(self._matcher.get_error())
-            if reason.startswith("NoExtension"):
+            if reason.startswith(STUCK):
                 reason = "no token of the model continues it here"
             raise RequestError(f"the grammar failed: {reason}", field="grammar")
 

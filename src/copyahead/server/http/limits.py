@@ -11,6 +11,9 @@ from copyahead.server.errors import ApiError
 from copyahead.server.http.layers import Layer
 from copyahead.server.http.text_limit import TextLimit
 
+DISCARDED_BYTES = 64_000_000
+"""How much of a body that is too large is read and dropped, so that its client hears why."""
+
 
 class Queue:
     """Counts the answers in flight, and refuses more than there is room for."""
@@ -68,30 +71,37 @@ class BodyLimit(Layer):
             )
 
     def admit(self, scope: Scope, receive: Receive) -> Receive:
-        """413 for a body that says it is too large; the bytes of others are counted."""
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self._max_bytes:
-            raise self._too_large()
-        return self._counted(receive)
+        """413 for a body that says it is too large; the bytes of others are counted.
 
-    def _counted(self, receive: Receive) -> Receive:
+        What comes of such a body is dropped first, up to a limit: a client that still sends when
+        the connection is closed would not see why.
+        """
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        size = int(declared) if declared.isdigit() else 0
+        if size > self._max_bytes + DISCARDED_BYTES:
+            raise self._too_large()
+        return self._counted(receive, size > self._max_bytes)
+
+    def _counted(self, receive: Receive, is_too_large: bool) -> Receive:
         seen, is_whole = 0, False
         end = asyncio.get_running_loop().time() + self._seconds
 
         async def take() -> Message:
-            nonlocal seen, is_whole
-            if is_whole:
-                return await receive()
-            try:
-                async with asyncio.timeout_at(end):
-                    message = await receive()
-            except TimeoutError:
-                raise self._too_slow() from None
-            is_whole = not message.get("more_body", False)
-            seen += len(message.get("body", b""))
-            if seen > self._max_bytes:
-                raise self._too_large()
-            return message
+            nonlocal seen, is_whole, is_too_large
+            while not is_whole:
+                try:
+                    async with asyncio.timeout_at(end):
+                        message = await receive()
+                except TimeoutError:
+                    raise (self._too_large() if is_too_large else self._too_slow()) from None
+                is_whole = not message.get("more_body", False)
+                seen += len(message.get("body", b""))
+                is_too_large = is_too_large or seen > self._max_bytes
+                if not is_too_large or message["type"] == "http.disconnect":
+                    return message
+                if is_whole or seen > self._max_bytes + DISCARDED_BYTES:
+                    raise self._too_large()
+            return await receive()
 
         return take
 
