@@ -23,7 +23,7 @@ demo: $(STAMP)
 	$(BIN)/copyahead demo
 
 test: check
-	$(BIN)/pytest -q -m "not slow"
+	$(BIN)/pytest -q -m "not slow" -n 2 --dist loadfile
 
 # Also on a real model with a sliding window: 253 MB.
 test-slow: check
