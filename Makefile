@@ -17,7 +17,7 @@ export CMAKE_ARGS
 .PHONY: demo test test-slow check bench bench-server bench-busy bench-http bench-peers
 .PHONY: figures ablations test-lm-eval test-transformers test-vllm bench-draft bench-transformers
 .PHONY: bench-vllm
-.PHONY: docs clean install
+.PHONY: docs clean install environments
 
 demo: $(STAMP)
 	$(BIN)/copyahead demo
@@ -82,6 +82,9 @@ $(VLLM)/.peers: $(VLLM)/.installed
 	PATH="$(CURDIR)/$(VLLM)/bin:$$PATH" $(VLLM)/bin/python -m pip install --quiet \
 	  --no-build-isolation --no-deps arctic-inference==0.3.0
 	@touch $@
+
+# What the tests above need beside .venv, without running them.
+environments: $(LM_EVAL)/.installed $(TRANSFORMERS)/.installed $(VLLM)/.installed
 
 check: $(STAMP)
 	$(BIN)/ruff check .

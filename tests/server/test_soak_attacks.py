@@ -236,6 +236,7 @@ def test_a_siege_that_nobody_watched_fails(soak_server: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.siege
 @pytest.mark.model
 @pytest.mark.parametrize("name", NAMES)
 def test_the_program_finds_nothing(name: str) -> None:
@@ -245,7 +246,8 @@ def test_the_program_finds_nothing(name: str) -> None:
     # Times that only a server which stands still takes: the machine of a test has other work.
     command = [
         sys.executable, str(BENCHMARKS / "soak_server.py"), "--attack", name, "--seconds", SECONDS,
-        "--port", str(port), "--health-ms", "1000", "--neighbour-times", "4",
+        "--port", str(port), "--health-ms", "5000", "--neighbour-times", "20",
+        "--memory-percent", "20",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
