@@ -39,7 +39,7 @@ class NumpySampler:
         if self._options.greedy:
             token = int(values.argmax())
         else:
-            token = inverse_cdf(self._probs(values), self._random.random())
+            token = inverse_cdf(self._probs(values), self.draw())
         self.record(token)
         return token
 

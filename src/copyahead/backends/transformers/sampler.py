@@ -40,17 +40,26 @@ class TransformersSampler(NumpySampler):
             return int(row.argmax())
         return super().sample(row)
 
-    def _draw(self, values: Values) -> Token:
+    def target_probs(self, logits: Logits) -> Values:
+        """See `contracts.Sampler.target_probs`; padding has no probability."""
+        probs = np.zeros(len(logits))
+        probs[: self._vocab_size] = super().target_probs(logits[: self._vocab_size])
+        return probs
+
+    def draw(self) -> float:
+        """See `contracts.Sampler.draw`."""
+        import torch
+
+        return float(torch.rand(1, dtype=torch.float64, generator=self._generator))
+
+    def _probs(self, values: Values) -> Values:
         import torch
 
         scores = torch.from_numpy(values)[None]
         assert self._warpers is not None
         # None of the warpers looks at the tokens before.
-        probs = torch.softmax(self._warpers(torch.empty((1, 0), dtype=torch.long), scores)[0], 0)
-        sums = probs.cumsum(0)
-        point = torch.rand(1, dtype=torch.float64, generator=self._generator) * sums[-1]
-        index = int(torch.searchsorted(sums, point, right=True))
-        return min(index, int(np.flatnonzero(probs.numpy())[-1]))
+        warped = self._warpers(torch.empty((1, 0), dtype=torch.long), scores)[0]
+        return np.asarray(torch.softmax(warped, 0).numpy())
 
 
 def _generator(seed: int | None) -> Any:
