@@ -150,7 +150,7 @@ def test_the_credit_bounds_what_is_lost(
     prices=st.tuples(prices, st.floats(0.0, 0.5), st.floats(0.0, 1.0)),
     kept=st.lists(st.integers(0, 8), min_size=1, max_size=9),
 )
-@settings(deadline=None, max_examples=3000, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=400, suppress_health_check=list(HealthCheck))
 def test_the_credit_bounds_what_is_lost_thoroughly(
     rule: HybridRule,
     prompt: list[int],

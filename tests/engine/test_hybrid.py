@@ -210,7 +210,7 @@ def test_drawn_drafts_keep_the_distribution(rule: HybridRule) -> None:
 def test_drawn_drafts_keep_the_distribution_under_every_option(
     rule: HybridRule, options: dict[str, Any]
 ) -> None:
-    found, expected, _ = sample_texts(rule, options, 6000)
+    found, expected, _ = sample_texts(rule, options, 2400)
     assert distance(found, expected) < 4.0
 
 
