@@ -65,7 +65,7 @@ def test_every_workload_is_the_same_in_float32(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["compare", str(folder), "--dtype", "float32", "--device", "cpu", "--json"]
-    assert run([*arguments, "--max-tokens", "96"]) == 0
+    assert run([*arguments, "--max-tokens", "48"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert [result["workload"] for result in found["results"]] == list(WORKLOADS)
     for result in found["results"]:
