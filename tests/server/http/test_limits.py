@@ -179,6 +179,20 @@ def test_a_body_that_is_too_large_is_refused_by_length_and_by_count() -> None:
         assert post(server, say("x")).status_code == 200
 
 
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_a_client_that_sends_too_much_hears_why(is_declared: bool) -> None:
+    """Were the connection closed while it sends, it would see a reset and no answer."""
+    with running(options=options(max_body_mb=0.001)) as server:
+        content = b"x" * 8_000_000
+        for _ in range(5):
+            answer = httpx.post(
+                server.url + CHAT,
+                content=content if is_declared else iter([content]),
+                headers={"content-type": "application/json"},
+            )
+            assert answer.status_code == 413
+
+
 @pytest.mark.parametrize("num_characters", [-1, 0, 1])
 def test_a_prompt_that_fills_the_context_is_one_clear_400(num_characters: int) -> None:
     with running(toy_backend(context_size=64)) as server:

@@ -13,6 +13,8 @@ from copyahead.server.http.text_limit import TextLimit
 
 DISCARDED_BYTES = 64_000_000
 """How much of a body that is too large is read and dropped, so that its client hears why."""
+DISCARD_SECONDS = 1.0
+"""How long the next piece of such a body is waited for."""
 
 
 class Queue:
@@ -84,13 +86,15 @@ class BodyLimit(Layer):
 
     def _counted(self, receive: Receive, is_too_large: bool) -> Receive:
         seen, is_whole = 0, False
-        end = asyncio.get_running_loop().time() + self._seconds
+        now = asyncio.get_running_loop().time
+        end = now() + self._seconds
 
         async def take() -> Message:
             nonlocal seen, is_whole, is_too_large
             while not is_whole:
+                until = min(end, now() + DISCARD_SECONDS) if is_too_large else end
                 try:
-                    async with asyncio.timeout_at(end):
+                    async with asyncio.timeout_at(until):
                         message = await receive()
                 except TimeoutError:
                     raise (self._too_large() if is_too_large else self._too_slow()) from None
