@@ -7,6 +7,9 @@ LM_EVAL := .venv-lm-eval
 TRANSFORMERS := .venv-transformers
 VLLM := .venv-vllm
 VLLM_MODEL := $(VLLM)/model
+# Another release of numba does not read the kernels that one has compiled, and replaces them.
+IN_TRANSFORMERS := NUMBA_CACHE_DIR=$(CURDIR)/$(TRANSFORMERS)/kernels
+IN_VLLM := NUMBA_CACHE_DIR=$(CURDIR)/$(VLLM)/kernels
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -42,7 +45,7 @@ $(LM_EVAL)/.installed:
 # Models of transformers, in an environment of their own with torch for CPUs. COPYAHEAD_NEEDS_TORCH
 # has tests fail that would be left out without it.
 test-transformers: $(TRANSFORMERS)/.installed
-	COPYAHEAD_NEEDS_TORCH=1 $(TRANSFORMERS)/bin/python -m pytest -q $(wildcard \
+	$(IN_TRANSFORMERS) COPYAHEAD_NEEDS_TORCH=1 $(TRANSFORMERS)/bin/python -m pytest -q $(wildcard \
 	  tests/backends/transformers tests/backends/probe/test_folders.py tests/plugins)
 
 $(TRANSFORMERS)/.installed: pyproject.toml
@@ -53,13 +56,13 @@ $(TRANSFORMERS)/.installed: pyproject.toml
 
 # vLLM's CPU build, in an environment of its own, with the bundled model as a folder.
 test-vllm: $(VLLM)/.installed
-	COPYAHEAD_TEST_VLLM=$(CURDIR)/$(VLLM_MODEL) $(VLLM)/bin/python -m pytest -q \
+	$(IN_VLLM) COPYAHEAD_TEST_VLLM=$(CURDIR)/$(VLLM_MODEL) $(VLLM)/bin/python -m pytest -q \
 	  tests/plugins/vllm/test_engine.py
 
 # vLLM with each of its ways to draft, and a step of 80 rows. Arguments: BENCH_VLLM="--together 8".
 bench-vllm: $(VLLM)/.peers
-	$(VLLM)/bin/python benchmarks/in_vllm/bench_propose.py
-	VLLM_CPU_KVCACHE_SPACE=1 $(VLLM)/bin/copyahead vllm-check $(VLLM_MODEL) \
+	$(IN_VLLM) $(VLLM)/bin/python benchmarks/in_vllm/bench_propose.py
+	$(IN_VLLM) VLLM_CPU_KVCACHE_SPACE=1 $(VLLM)/bin/copyahead vllm-check $(VLLM_MODEL) \
 	  --engine '{"dtype": "float32", "max_model_len": 3072, "max_num_seqs": 8}' $(BENCH_VLLM)
 
 $(VLLM)/.installed: pyproject.toml
@@ -71,7 +74,7 @@ $(VLLM)/.installed: pyproject.toml
 # They do not load beside this torch.
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM)/bin/python -m pip install --quiet --editable .
-	$(VLLM)/bin/copyahead warmup
+	$(IN_VLLM) $(VLLM)/bin/copyahead warmup
 	$(VLLM)/bin/python benchmarks/in_vllm/convert.py $(VLLM_MODEL)
 	$(VLLM)/bin/python benchmarks/in_vllm/convert.py $(VLLM_MODEL)/draft 2
 	@touch $@
@@ -119,7 +122,7 @@ bench-peers: $(STAMP) $(PEERS)/.drafters
 
 # Inside transformers' generate, in an environment of its own, beside its own prompt lookup.
 bench-transformers: $(TRANSFORMERS)/.installed
-	$(TRANSFORMERS)/bin/python benchmarks/bench_transformers.py
+	$(IN_TRANSFORMERS) $(TRANSFORMERS)/bin/python benchmarks/bench_transformers.py
 
 # Every figure that is promised, in one table. About an hour, most of it the slowest peers'.
 figures: $(STAMP) $(PEERS)/.drafters
