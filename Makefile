@@ -9,6 +9,8 @@ VLLM := .venv-vllm
 VLLM_MODEL := $(VLLM)/model
 # Another release of numba does not read the kernels that one has compiled, and replaces them.
 IN_TRANSFORMERS := NUMBA_CACHE_DIR=$(CURDIR)/$(TRANSFORMERS)/kernels
+PYTEST_TRANSFORMERS := $(IN_TRANSFORMERS) COPYAHEAD_NEEDS_TORCH=1 $(TRANSFORMERS)/bin/python -m pytest -q \
+  tests/backends/transformers tests/backends/probe/test_folders.py tests/plugins
 IN_VLLM := NUMBA_CACHE_DIR=$(CURDIR)/$(VLLM)/kernels
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -18,7 +20,7 @@ CMAKE_ARGS ?= -DGGML_NATIVE=OFF
 export CMAKE_ARGS
 
 .PHONY: demo test test-slow check bench bench-server bench-busy bench-http bench-peers
-.PHONY: figures ablations test-lm-eval test-transformers test-vllm bench-draft bench-transformers
+.PHONY: figures ablations test-lm-eval test-transformers test-transformers-slow test-vllm bench-draft bench-transformers
 .PHONY: bench-vllm
 .PHONY: docs clean install environments
 
@@ -45,8 +47,11 @@ $(LM_EVAL)/.installed:
 # Models of transformers, in an environment of their own with torch for CPUs. COPYAHEAD_NEEDS_TORCH
 # has tests fail that would be left out without it.
 test-transformers: $(TRANSFORMERS)/.installed
-	$(IN_TRANSFORMERS) COPYAHEAD_NEEDS_TORCH=1 $(TRANSFORMERS)/bin/python -m pytest -q $(wildcard \
-	  tests/backends/transformers tests/backends/probe/test_folders.py tests/plugins)
+	$(PYTEST_TRANSFORMERS) -m "not slow"
+
+# The bundled model as a folder: all workloads in float32, and a server. Ten minutes and more.
+test-transformers-slow: $(TRANSFORMERS)/.installed
+	$(PYTEST_TRANSFORMERS) -m slow
 
 $(TRANSFORMERS)/.installed: pyproject.toml
 	@test -x $(TRANSFORMERS)/bin/python || $(PYTHON) -m venv $(TRANSFORMERS)
