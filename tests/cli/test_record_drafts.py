@@ -11,6 +11,7 @@ import pytest
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.backends.probe import search
+from copyahead.cli import run
 from copyahead.config import ModelOptions
 from copyahead.traces.drafts import asking
 from copyahead.traces.drafts.asking import Asker
@@ -179,3 +180,22 @@ def test_wrong_input_is_one_sentence(cli: Run, name: str) -> None:
     status, _, err = cli(*arguments)
     assert (status, err.count("\n")) == (2, 1), err
     assert expected in err
+
+
+@pytest.mark.parametrize(
+    "option", [["--draft-cost", "0.2"], ["--hybrid", "first"], ["--draft-max", "3"]]
+)
+def test_what_is_said_of_drafts_needs_drafts(
+    trace: Path, option: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["replay", str(trace), *option]) == 2
+    assert f"{option[0]} needs --drafts" in capfd.readouterr().err
+
+
+def test_a_draft_model_that_is_none_is_named_by_its_flag(
+    trace: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    output = str(tmp_path / "drafts.jsonl")
+    model = ["--draft-model", str(tmp_path / "none.gguf")]
+    assert run(["record-drafts", str(trace), *model, "--output", output]) == 2
+    assert "--draft-model" in capfd.readouterr().err

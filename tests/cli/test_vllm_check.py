@@ -132,3 +132,13 @@ def test_a_missing_vllm_is_one_sentence() -> None:
     with pytest.raises(Exception, match="vllm is not installed: pip install 'copyahead") as raised:
         vllm_methods.EngineProcess(plan("none"), "none")
     assert not isinstance(raised.value, ConfigError)
+
+
+def test_without_vllm_one_sentence_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(vllm_methods, "find_spec", lambda _: None)
+    assert run(["vllm-check", "some/model"]) == 2
+    error = capfd.readouterr().err
+    assert "pip install 'copyahead[vllm]'" in error
+    assert "Error" not in error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from copyahead.cli.options import Flat, Json, Quiet, TraceOptions, Traces
 from copyahead.cli.terminal import output
 from copyahead.config import ModelOptions
-from copyahead.errors import ConfigError
+from copyahead.errors import ConfigError, ModelError
 from copyahead.ranges import Range, check_ranges
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def record_drafts(
 
     Example: `copyahead record-drafts runs.jsonl.gz --draft-model small.gguf --output drafts.jsonl`
     """
+    from copyahead.backends.llama_cpp.gguf import find_model
     from copyahead.traces.drafts.asking import Asker
     from copyahead.traces.drafts.draft_file import DraftWriter
     from copyahead.traces.drafts.recording import choose_requests, record
@@ -90,6 +91,10 @@ def record_drafts(
             "there is nothing to record: name files or directories of traces, before the options"
         )
     path = options.output.expanduser()
+    try:
+        find_model(options.draft_model)
+    except ModelError as error:
+        raise ModelError(f"draft_{error}") from None
     corpus = _read(traces, options.draft_model, trace_options)
     requests = choose_requests(corpus, options.limit, options.session_limit)
     total = corpus.only(requests).num_written

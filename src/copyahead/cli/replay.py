@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,6 +60,12 @@ class DraftOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.drafts is None:
+            changed = (f for f in fields(self) if getattr(self, f.name) != f.default)
+            for field in changed:
+                raise ConfigError(
+                    f"{field.name} needs --drafts: name a file that record-drafts has written"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from statistics import median
 from types import MappingProxyType
 from typing import Any, Self
@@ -16,7 +17,7 @@ from typing import Any, Self
 import msgspec
 
 from copyahead.children.process import ChildProcess
-from copyahead.errors import BackendError, ConfigError
+from copyahead.errors import BackendError, ConfigError, MissingExtraError
 
 LOAD_SECONDS = 3600.0
 RUN_SECONDS = 3600.0
@@ -109,7 +110,10 @@ class EngineProcess:
     """One engine."""
 
     def __init__(self, plan: Plan, method: str) -> None:
-        """Load it. Raises BackendError, with the end of its log, where that fails."""
+        """Load it. Raises BackendError, with the end of its log, where that fails, and
+        MissingExtraError where vLLM is not installed."""
+        if find_spec("vllm") is None:
+            raise MissingExtraError("vllm", "vllm")
         config = plan.speculative_config(method)
         arguments = dict(plan.engine)
         if config is not None:
