@@ -166,7 +166,7 @@ WRONG = {
     "a depth": (["record-drafts", "x", "--output", "x", "--depth", "0"], "--depth must be from 1"),
     "no model": (
         ["record-drafts", "x", "--output", "x", "--draft-model", "no.gguf"],
-        "cannot be read",
+        "--draft-model no.gguf does not exist",
     ),
     "no drafts": (["replay", "x", "--drafts", "none"], "drafts none cannot be read"),
     "a cost": (["replay", "x", "--drafts", "x", "--draft-cost", "a"], "--draft-cost must be a"),
