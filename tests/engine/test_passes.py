@@ -11,6 +11,7 @@ import pytest
 from copyahead.contracts import Logits, Part
 from copyahead.engine import Request
 from copyahead.engine.answer import Answer, open_answers
+from copyahead.engine.pace import ReadingPace
 from copyahead.engine.passes import Passes, Work
 from copyahead.engine.slots import Slots
 from copyahead.testing import FakeBackend, ToyLM
@@ -51,7 +52,7 @@ def test_a_failing_pass_ends_only_the_request_that_makes_it_fail() -> None:
     first, bad, last = started(backend, slots, [[1, 2], [BAD, 2], [3, 4]])
     draft = Draft((5, 6), Source.PROMPT, 4)
     works = [Work(answer, list(answer.tokens), draft) for answer in (first, bad, last)]
-    done = Passes(backend, slots).forward(works)
+    done = Passes(backend, slots, ReadingPace(512, 256)).forward(works)
     assert [work.answer for work, _ in done] == [first, last]
     for work, logits in done:
         # The draft is out, and what a later pass spoils was copied.
@@ -66,7 +67,7 @@ def test_a_failing_pass_ends_only_the_request_that_makes_it_fail() -> None:
 def test_rows_that_were_not_settled_are_taken_back() -> None:
     backend = FakeBackend(ToyLM(seed=1))
     slots = Slots(backend)
-    passes = Passes(backend, slots)
+    passes = Passes(backend, slots, ReadingPace(512, 256))
     works = [Work(answer, [1, 2]) for answer in started(backend, slots, [[1, 2]])]
     passes.forward(works)
     assert backend.held[0] == [1, 2]
@@ -79,7 +80,7 @@ def test_no_draft_is_longer_than_a_pass_or_than_what_can_be_taken_back(
     max_rewind: int | None, longest: int
 ) -> None:
     backend = FakeBackend(max_rows=8, max_rewind=max_rewind)
-    passes = Passes(backend, Slots(backend))
+    passes = Passes(backend, Slots(backend), ReadingPace(512, 256))
     assert passes.longest_draft(64) == longest
     assert passes.longest_draft(2) == min(2, longest)
 
@@ -98,7 +99,7 @@ def test_drafts_fit_into_the_rows_of_a_pass_and_into_what_is_exact(
     rows: int, level: str, wanted: int, room: int
 ) -> None:
     backend = FakeBackend(max_rows=20, exactness=Exactness(level, rows, 0.0))
-    passes = Passes(backend, Slots(backend))
+    passes = Passes(backend, Slots(backend), ReadingPace(512, 256))
     assert passes.room_for_drafts(num_answers=2, num_rows=3, wanted=wanted) == room
 
 
@@ -107,7 +108,7 @@ def test_drafts_get_the_cells_of_kept_prefixes_and_not_those_in_use(keeps: bool)
     backend = FakeBackend(num_slots=2, context_size=40, num_cells=40)
     slots = Slots(backend)
     (answer,) = started(backend, slots, [[1] * 30])
-    passes = Passes(backend, slots)
+    passes = Passes(backend, slots, ReadingPace(512, 256))
     passes.forward([Work(answer, list(answer.tokens))])
     assert answer.slot is not None
     answer.slot.length = 30
@@ -119,7 +120,7 @@ def test_drafts_get_the_cells_of_kept_prefixes_and_not_those_in_use(keeps: bool)
 def test_only_passes_without_prompts_say_what_a_step_costs() -> None:
     backend = FakeBackend(ToyLM(seed=1))
     slots = Slots(backend)
-    passes = Passes(backend, slots)
+    passes = Passes(backend, slots, ReadingPace(512, 256))
     writing, reading = started(backend, slots, [[1, 2], [3, 4, 5]])
     assert writing.slot is not None
     passes.forward([Work(writing, [1, 2])])
@@ -139,7 +140,7 @@ def test_only_passes_without_prompts_say_what_a_step_costs() -> None:
 def test_the_time_of_a_pass_is_shared_by_rows() -> None:
     backend = FakeBackend(ToyLM(seed=1))
     slots = Slots(backend)
-    passes = Passes(backend, slots)
+    passes = Passes(backend, slots, ReadingPace(512, 256))
     answers = started(backend, slots, [[1, 2], [3, 4]])
     passes.forward([Work(answer, list(answer.tokens)) for answer in answers])
     for answer in answers:

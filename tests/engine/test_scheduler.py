@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from copyahead.contracts import Logits, Part
-from copyahead.engine import Chunk, Engine, Request
+from copyahead.engine import Choice, Chunk, Engine, Request
 from copyahead.engine.answer import Answer
+from copyahead.engine.handle import collector
 from copyahead.engine.scheduler import EngineOptions
+from copyahead.sampling import SamplingOptions
 from copyahead.testing import FakeBackend, ToyLM
 from copyahead.types import FinishReason
 
@@ -128,3 +132,90 @@ def test_a_choice_that_waits_for_the_prompt_to_be_read_holds_up_nobody_behind_it
         engine.step()
         assert engine._scheduler.running == [leader, other]
         assert list(engine._scheduler.waiting) == [follower]
+
+
+def lasting(*prompt: int, **options: Any) -> Request:
+    """A request whose answers go on for as long as the context lasts."""
+    return Request(prompt=list(prompt), ignore_eos=True, **options)
+
+
+def slots_of(engine: Engine) -> list[int]:
+    """How many slots the answers to each prompt hold, by the prompt's first token."""
+    held = Counter(answer.tokens[0] for answer in engine._scheduler.running)
+    return [held[first] for first in range(1, 5)]
+
+
+def test_many_answers_of_one_request_give_a_slot_up_for_another_that_has_none() -> None:
+    with Engine(FakeBackend(ToyLM(seed=1), num_slots=3)) as engine:
+        engine.submit(lasting(1, n=9), lambda _: None)
+        for _ in range(3):
+            engine.step()
+        assert slots_of(engine) == [3, 0, 0, 0]
+        engine.submit(lasting(2), lambda _: None)
+        engine.step()
+        assert slots_of(engine) == [2, 1, 0, 0]
+        engine.submit(lasting(3), lambda _: None)
+        engine.step()
+        engine.submit(lasting(4), lambda _: None)
+        engine.step()
+        assert slots_of(engine) == [1, 1, 1, 0]
+        engine.check()
+
+
+def test_requests_of_one_group_share_slots_as_one() -> None:
+    with Engine(FakeBackend(ToyLM(seed=1), num_slots=3)) as engine:
+        for _ in range(5):
+            engine.submit(lasting(1, group="batch"), lambda _: None)
+        engine.step()
+        assert slots_of(engine) == [3, 0, 0, 0]
+        engine.submit(lasting(2, n=4), lambda _: None)
+        engine.step()
+        assert slots_of(engine) == [2, 1, 0, 0]
+
+
+def test_a_free_slot_goes_to_the_tenant_that_holds_fewest() -> None:
+    with Engine(FakeBackend(ToyLM(seed=1), num_slots=2)) as engine:
+        first = engine.submit(lasting(1, tenant="a"), lambda _: None)
+        for _ in range(3):
+            engine.submit(lasting(1, tenant="a"), lambda _: None)
+        engine.submit(lasting(2, tenant="b"), lambda _: None)
+        engine.step()
+        assert slots_of(engine) == [1, 1, 0, 0]
+        engine.cancel(first)
+        engine.step()
+        assert slots_of(engine) == [1, 1, 0, 0]
+
+
+def test_answers_that_gave_a_slot_up_have_the_text_that_they_have_alone() -> None:
+    with Engine(FakeBackend(ToyLM(seed=1), num_slots=3, context_size=64)) as engine:
+        request = lasting(1, 2, 3, n=5, sampling=SamplingOptions(temperature=1.0, seed=7))
+        alone = engine.complete(request)
+        choices = [Choice(index=index) for index in range(5)]
+        handle = engine.submit(request, collector(choices))
+        others = []
+        for number in range(60):
+            if number % 6 == 0:
+                others.append(engine.submit(lasting(4, max_tokens=5), lambda _: None))
+            engine.step()
+            engine.check()
+        while engine.step():
+            pass
+        assert handle.stats.preemptions > 1
+        assert all(other.done for other in others)
+    assert [choice.tokens for choice in choices] == [c.tokens for c in alone.choices]
+
+
+def test_prompts_wait_while_it_is_the_turn_of_those_who_write() -> None:
+    backend = Noting(ToyLM(seed=1))
+    with Engine(backend) as engine:
+        pace = engine._passes._pace
+        engine.submit(lasting(1), lambda _: None)
+        engine.step()
+        engine.submit(Request(prompt=[2] * 200), lambda _: None)
+        engine.submit(lasting(*[3] * 8), lambda _: None)
+        pace.observe(100.0, 50, 1.0)
+        engine.step()
+        assert backend.last == {1: 1, 3: 8}
+        pace.observe(200.0, 0, 0.0)
+        engine.step()
+        assert backend.last.keys() == {1, 2, 3}

@@ -46,6 +46,8 @@ class Answer:
         """Unique in its engine."""
         self.leader = leader
         """The choice that reads the prompt for this one; None for that one itself."""
+        self.group: str | int = request.group or (leader.key if leader is not None else key)
+        """Whose answers share slots as one; see `scheduler`."""
         self.tokens: list[Token] = list(request.prompt)
         self.num_prompt_tokens = len(self.tokens)
         self.slot: Slot | None = None

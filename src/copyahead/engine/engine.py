@@ -21,6 +21,7 @@ from copyahead.drafters.draft_model import DraftModelCard
 from copyahead.engine.answer import Answer, open_answers
 from copyahead.engine.drafting import Drafting, MakeDrafter
 from copyahead.engine.handle import Handle, Sink, collector
+from copyahead.engine.pace import ReadingPace
 from copyahead.engine.passes import Passes, PassTimes, Work
 from copyahead.engine.request import Choice, Chunk, Completion, Request, check_request
 from copyahead.engine.scheduler import EngineOptions, Scheduler
@@ -63,9 +64,10 @@ class Engine:
         self._default_policy = policy
         self._drafting = Drafting(make_drafter, policy, backend.tokenizer.vocab_size)
         self._slots = Slots(backend)
-        self._passes = Passes(backend, self._slots)
+        pace = ReadingPace(self.options.chunk_tokens, self.options.busy_chunk_tokens)
+        self._passes = Passes(backend, self._slots, pace)
         self._max_draft = self._passes.longest_draft(max_draft_tokens) if make_drafter else 0
-        self._scheduler = Scheduler(self._slots, self._drafting, self._capabilities, self.options)
+        self._scheduler = Scheduler(self._slots, self._drafting, self._capabilities, pace)
         self.grammar_compiler = GrammarCompiler(
             backend.tokenizer, backend.capabilities.logits_width
         )

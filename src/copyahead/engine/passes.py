@@ -13,6 +13,7 @@ import msgspec
 
 from copyahead.contracts import Backend, Logits, Part
 from copyahead.engine.answer import Answer
+from copyahead.engine.pace import ReadingPace
 from copyahead.engine.slots import Slots
 from copyahead.errors import BackendError
 from copyahead.step_cost import StepCost, StepCostMeter
@@ -52,9 +53,10 @@ PassTimes = dict[int, tuple[int, float]]
 class Passes:
     """Runs the passes of one backend, and keeps its step cost up to date from their times."""
 
-    def __init__(self, backend: Backend, slots: Slots) -> None:
+    def __init__(self, backend: Backend, slots: Slots, pace: ReadingPace) -> None:
         self._backend = backend
         self._slots = slots
+        self._pace = pace
         self._meter = StepCostMeter(backend.step_cost)
         self.times: PassTimes = {}
         """Of the passes that only decoded."""
@@ -131,6 +133,9 @@ class Passes:
             self._meter.observe(rows, seconds)
             count, total = self.times.get(rows, (0, 0.0))
             self.times[rows] = count + 1, total + seconds
+        num_read = sum(len(work.tokens) for work in works if len(work.tokens) > 1)
+        unit = self._meter.seconds or seconds / rows
+        self._pace.observe(seconds, num_read, unit * self._meter.cost(rows - num_read))
         for work in works:
             if work.answer.decoding:
                 work.answer.stats.verify_seconds += seconds * (work.num_rows / rows)

@@ -59,6 +59,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Longest draft of this request; 0 drafts nothing."""
     tenant: str = ""
     """Whose request it is: nothing is learnt or copied across tenants."""
+    group: str = ""
+    """Requests of one group share slots as if they were one; empty: each is its own."""
     prediction: Sequence[Token] = ()
     """Tokens that the answer is expected to repeat; copied from, but not part of the prompt."""
 
@@ -188,6 +190,7 @@ def _check_kinds(request: Request) -> None:
         "ignore_eos": ((bool,), "true or false"),
         "lookup": ((bool,), "true or false"),
         "tenant": ((str,), "a text"),
+        "group": ((str,), "a text"),
         "policy": ((str, type(None)), "a text"),
         "json_schema": ((str, type(None)), "a text"),
         "grammar": ((str, type(None)), "a text"),

@@ -1,21 +1,28 @@
 """Who takes part in the next pass, and with how many rows.
 
-Requests are admitted in order of arrival while a slot and cells are free. In a pass every
-running answer gets a row; prompts share what is left of the pass in chunks, so that a long prompt
-never stalls a stream for more than one chunk, and a short prompt does not wait for a long one.
-When the cells run out the newest answer gives its place up and is computed again later: its
-sampler is kept, so its text does not change.
+While a slot and cells are free, the next to be admitted is whose tenant, and then whose group,
+holds the fewest slots, and among equals who came first. A group is one request's answers, or what
+its client has asked for at once. A group that holds nothing waits for no group that holds several
+slots: one of these is given up.
+
+In a pass every running answer gets a row; prompts share what is left of the pass in chunks, so that
+a long prompt never stalls a stream for more than one chunk, and a short prompt does not wait for a
+long one; see `pace`.
+
+Who gives a place up, there and where the cells run out, is the newest answer of the largest group.
+It is computed again later: its sampler is kept, so its text does not change.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Annotated
 
 from copyahead.contracts import Capabilities
 from copyahead.engine.answer import Answer
 from copyahead.engine.drafting import Drafting
+from copyahead.engine.pace import FREE_ROWS, ReadingPace
 from copyahead.engine.slots import Slots
 from copyahead.ranges import Range, check_ranges
 
@@ -31,9 +38,9 @@ class EngineOptions:
     """Budgets of a pass."""
 
     chunk_tokens: Annotated[int, Range(1)] = 512
-    """Prompt tokens in a pass when no answer is being written."""
+    """Most prompt tokens in a pass when no answer is being written."""
     busy_chunk_tokens: Annotated[int, Range(1)] = 256
-    """Prompt tokens in a pass when some are."""
+    """Most prompt tokens in a pass when some are."""
     max_draft_rows: Annotated[int, Range(0)] = 64
     """Drafted tokens in a pass, all requests together."""
 
@@ -45,21 +52,21 @@ class Scheduler:
     """Waiting and running answers of one engine."""
 
     def __init__(
-        self, slots: Slots, drafting: Drafting, capabilities: Capabilities, options: EngineOptions
+        self, slots: Slots, drafting: Drafting, capabilities: Capabilities, pace: ReadingPace
     ) -> None:
         self.waiting: deque[Answer] = deque()
         self.running: list[Answer] = []
         self._slots = slots
         self._drafting = drafting
         self._capabilities = capabilities
-        self._options = options
+        self._pace = pace
 
     def shares(self) -> list[tuple[Answer, int]]:
         """Who takes part in the next pass, with how many of its pending tokens (at least 1)."""
         self._admit()
         shares = self._share_out()
         while not self._slots.make_room(sum(count for _, count in shares)):
-            self._preempt(self.running[-1])
+            self._preempt(self._newest_of_most() or self.running[-1])
             shares = self._share_out()
         return shares
 
@@ -76,15 +83,42 @@ class Scheduler:
             self.waiting.remove(answer)
 
     def _admit(self) -> None:
-        for answer in list(self.waiting):
-            if self._slots.num_idle == 0 or len(self.running) >= self._capabilities.max_rows:
+        while len(self.running) < self._capabilities.max_rows:
+            if self._slots.num_idle == 0 and self._newest_of_most() is None:
                 return
-            if answer.leader is not None and not _prompt_is_in(answer.leader):
-                continue
-            available = self._slots.free_cells + self._slots.evictable_cells
-            if self.running and len(answer.tokens) + ADMISSION_ROOM > available:
+            answer = self._next()
+            if answer is None or not self._make_way(answer):
                 return
             self._start(answer)
+
+    def _next(self) -> Answer | None:
+        """Who is to be admitted next; None where everybody waits for another to read the prompt."""
+        tenants = Counter(answer.request.tenant for answer in self.running)
+        groups = Counter(answer.group for answer in self.running)
+        ready = (a for a in self.waiting if a.leader is None or _prompt_is_in(a.leader))
+        return min(ready, key=lambda a: (tenants[a.request.tenant], groups[a.group]), default=None)
+
+    def _make_way(self, answer: Answer) -> bool:
+        """Have a slot and cells for `answer`, at the cost of large groups where it has none."""
+        is_first = all(answer.group != other.group for other in self.running)
+        while self._slots.num_idle == 0 or not self._fits(answer):
+            other = self._newest_of_most() if is_first else None
+            if other is None:
+                return False
+            self._preempt(other)
+        return True
+
+    def _fits(self, answer: Answer) -> bool:
+        available = self._slots.free_cells + self._slots.evictable_cells
+        return not self.running or len(answer.tokens) + ADMISSION_ROOM <= available
+
+    def _newest_of_most(self) -> Answer | None:
+        """The newest answer of the group that holds the most slots; None where none has several."""
+        groups = Counter(answer.group for answer in self.running)
+        largest = max(groups.values(), default=0)
+        if largest < 2:
+            return None
+        return next(a for a in reversed(self.running) if groups[a.group] == largest)
 
     def _start(self, answer: Answer) -> None:
         # What is kept of a prompt has no logits.
@@ -99,8 +133,11 @@ class Scheduler:
     def _share_out(self) -> list[tuple[Answer, int]]:
         writing = [answer for answer in self.running if answer.num_pending == 1]
         prompts = [answer for answer in self.running if answer.num_pending > 1]
-        chunk = self._options.busy_chunk_tokens if writing else self._options.chunk_tokens
-        budget = min(chunk, self._capabilities.max_rows - len(writing))
+        budget = self._pace.num_rows(writing=bool(writing))
+        if writing and self._pace.owes:
+            prompts = [answer for answer in prompts if answer.num_pending <= FREE_ROWS]
+            budget = min(budget, FREE_ROWS)
+        budget = min(budget, self._capabilities.max_rows - len(writing))
         shares = [(answer, 1) for answer in writing]
         if prompts:
             shares += _share_prompts(prompts, max(1, budget))

@@ -78,7 +78,8 @@ class Generation:
         `keep_tokens`: the outcome holds what was written, for a trace.
         """
         self.id = answer_id
-        self.requests = list(requests)
+        # What one client asks for at once is one group, however many prompts it has.
+        self.requests = [msgspec.structs.replace(each, group=answer_id) for each in requests]
         self._route = route
         self._queue, self._limits, self._done = queue, limits, done
         self._num_answers = sum(request.n for request in requests)
@@ -95,7 +96,7 @@ class Generation:
         self._is_queued = True
         self._holds_slot = False
         self._items: asyncio.Queue[tuple[int, Chunk] | BaseException] = asyncio.Queue()
-        self._streams: list[Stream] = [engine.generate(request) for request in requests]
+        self._streams: list[Stream] = [engine.generate(request) for request in self.requests]
         self._tasks = [asyncio.create_task(self._pump(*item)) for item in self._offsets()]
         self._tasks.append(asyncio.create_task(self._watch_start()))
 

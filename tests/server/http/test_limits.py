@@ -19,7 +19,9 @@ import pytest
 from copyahead.config import Limits
 from copyahead.contracts import Logits, Part
 from copyahead.errors import ConfigError
+from copyahead.server.errors import ApiError
 from copyahead.server.http.auth import ApiKeys, check_binding
+from copyahead.server.http.limits import Queue
 from copyahead.server.run import address, bind
 from copyahead.server.service import ServerOptions
 from copyahead.traces.record import Record, TraceWriter
@@ -548,3 +550,27 @@ def test_a_trace_holds_what_was_read_and_written(tmp_path: Path) -> None:
     assert records[0].options["seed"] == 4
     assert records[0].finish_reason == "stop"
     assert text.encode() not in path.read_bytes()
+
+
+def test_requests_for_several_answers_take_no_more_than_half_of_the_queue() -> None:
+    queue = Queue(4, Limits(max_queue=12))
+    queue.enter(17)
+    with pytest.raises(ApiError, match="half of the queue is taken by requests for several"):
+        queue.enter(2)
+    for _ in range(8):
+        queue.enter(1)
+    with pytest.raises(ApiError, match=r"the queue is full \(12 answers wait\)"):
+        queue.enter(1)
+    queue.leave(17, ran=True)
+    queue.enter(2)
+    assert (queue.num_answers, queue.num_requests) == (10, 9)
+
+
+def test_a_queue_of_one_takes_one_request_however_many_answers_it_wants() -> None:
+    queue = Queue(1, Limits(max_queue=0))
+    for num_answers in (1, 5):
+        queue.enter(num_answers)
+        for other in (1, 5):
+            with pytest.raises(ApiError):
+                queue.enter(other)
+        queue.leave(num_answers, ran=True)

@@ -18,11 +18,17 @@ DISCARD_SECONDS = 1.0
 
 
 class Queue:
-    """Counts the answers in flight, and refuses more than there is room for."""
+    """Counts the answers in flight, and refuses more than there is room for.
+
+    Requests for several answers get half of the room: a few of them refuse nobody who wants one.
+    """
 
     def __init__(self, num_slots: int, limits: Limits) -> None:
-        self._num_slots = num_slots
         self._limits = limits
+        self._room = num_slots + limits.max_queue
+        self._half = max(1, self._room // 2)
+        self._num_of_several = 0
+        """Answers in flight of requests for several."""
         self.num_answers = 0
         """Answers in flight, running or waiting."""
         self.num_requests = 0
@@ -36,15 +42,20 @@ class Queue:
 
     def enter(self, num_answers: int) -> None:
         """Count a request in; ApiError 429 when the queue is full."""
-        if self.num_answers >= self._num_slots + self._limits.max_queue:
+        several = min(self._num_of_several, self._half)
+        if self.num_answers - self._num_of_several + several >= self._room:
             raise too_busy(f"the queue is full ({self._limits.max_queue} answers wait)")
+        if num_answers > 1 and several == self._half:
+            raise too_busy("half of the queue is taken by requests for several answers")
         self.num_answers += num_answers
         self.num_requests += 1
+        self._num_of_several += num_answers if num_answers > 1 else 0
 
     def leave(self, num_answers: int, *, ran: bool) -> None:
         """Count a request out; `ran`: it held a slot."""
         self.num_answers -= num_answers
         self.num_requests -= 1
+        self._num_of_several -= num_answers if num_answers > 1 else 0
         self.num_running -= ran
 
 
