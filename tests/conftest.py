@@ -14,6 +14,7 @@ from hypothesis import settings
 from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.gguf import bundled_model
 from copyahead.backends.llama_cpp.load import LlamaSettings
+from tests.machine import THREADS
 from tests.tiny_models import TINY_MODELS
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def bundled() -> Path:
 @pytest.fixture(scope="session")
 def llama(bundled: Path) -> Iterator[LlamaBackend]:
     """The demo model with four slots. Tests leave its slots empty."""
-    backend = LlamaBackend(bundled, LlamaSettings(threads=2, ctx=1024, parallel=4))
+    backend = LlamaBackend(bundled, LlamaSettings(threads=THREADS, ctx=1024, parallel=4))
     yield backend
     backend.close()
 

@@ -270,7 +270,7 @@ def test_every_mode_writes_the_same_on_the_real_model(draft: str, models: dict[s
         assert engine.draft_model is not None
         encode = engine.backend.tokenizer.encode
         requests = [
-            Request(prompt=encode(workload(name).prompt), max_tokens=48) for name in WORKLOADS
+            Request(prompt=encode(workload(name).prompt), max_tokens=32) for name in WORKLOADS
         ]
         plain, kept = [], 0
         for request in requests:

@@ -13,6 +13,7 @@ import copyahead
 from copyahead.engine import Completion, Engine, Request
 from copyahead.evaluate.workloads import workload
 from copyahead.sampling import SamplingOptions
+from tests.machine import THREADS
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -32,7 +33,7 @@ SCHEMA = json.dumps(
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    options = copyahead.ModelOptions(ctx=2048, parallel=9, threads=2, exact=True)
+    options = copyahead.ModelOptions(ctx=2048, parallel=9, threads=THREADS, exact=True)
     with copyahead.load(None, model=options) as engine:
         yield engine
 

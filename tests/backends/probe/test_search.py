@@ -28,6 +28,7 @@ from copyahead.errors import ModelError
 from copyahead.loading import load
 from copyahead.step_cost import StepCost, StepCostMeter
 from copyahead.types import Exactness
+from tests.machine import THREADS
 from tests.small_models import quantized
 from tests.tiny_models import write_plain
 
@@ -476,7 +477,7 @@ def test_the_bundled_model_is_exact_in_every_quantisation(
     kind: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = bundled if kind == "Q4_1" else quantized(bundled, kind, tmp_path / f"{kind}.gguf")
-    found = probe.find_settings(path, ModelOptions(threads=2, exact=True), prefix=1000)
+    found = probe.find_settings(path, ModelOptions(threads=THREADS, exact=True), prefix=1000)
     with capsys.disabled():
         print(f"\n{kind}: {found.settings.numerics()}: {found.exactness}, {found.seconds:.0f} s")
         print(f"  {found.step_cost}")
