@@ -36,14 +36,22 @@ def read_whole(status: int, text: str) -> Reply:
 
 
 def read_broken(status: int, text: str, expected: int) -> Reply:
-    """The reply to a request that has to be refused with the status `expected`, or unread."""
+    """The reply to a request that has to be refused with the status `expected`, or unread.
+
+    A stream that had to be kept alive while the request waited to be checked has its status
+    already: then the refusal is its only frame.
+    """
     try:
-        error = json.loads(text)["error"]
-        if status == 429 and error["code"] == BUSY:
+        frames = [frame for frame in text.split("\n\n") if frame and frame[0] != ":"]
+        is_late = status == 200 and text[:1] == ":" and len(frames) == 1
+        error = json.loads(frames[0].removeprefix("data: ") if is_late else text)["error"]
+        if error.get("code") == BUSY and (status == 429 or is_late):
             return Reply()
         if status == expected and error["message"] and error["type"]:
             return Reply()
-    except (ValueError, LookupError, TypeError):
+        if is_late and error["message"] and error["type"] == "invalid_request_error":
+            return Reply()
+    except (ValueError, LookupError, TypeError, AttributeError):
         pass
     return Reply(fault=f"a broken request got {status} instead of {expected}: {text[:200]}")
 

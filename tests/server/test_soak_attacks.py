@@ -227,6 +227,25 @@ def test_a_reply_to_an_attack_is_right_or_wrong(soak_server: Any) -> None:
     assert not is_right(200, "")
 
 
+def test_a_broken_request_may_be_refused_in_a_stream_that_was_kept_alive(soak_server: Any) -> None:
+    def is_right(status: int, text: str) -> bool:
+        return sys.modules["soak_replies"].read_broken(status, text, 400).fault is None
+
+    error = {"message": "x", "type": "invalid_request_error", "code": "invalid_value"}
+    refusal = json.dumps({"error": error})
+    assert is_right(400, refusal)
+    assert is_right(400, json.dumps({"error": {"message": "x", "type": "y"}}))
+    assert is_right(200, f": waiting\n\n: waiting\n\ndata: {refusal}\n\n")
+    assert is_right(200, ': w\n\ndata: {"error": {"message": "x", "code": "server_busy"}}\n\n')
+    assert not is_right(404, refusal)
+    assert not is_right(200, refusal)
+    assert not is_right(200, f"data: {refusal}\n\n")
+    assert not is_right(200, f': w\n\ndata: {{"choices": []}}\n\ndata: {refusal}\n\n')
+    assert not is_right(200, ': w\n\ndata: {"error": {"message": "x", "type": "api_error"}}\n\n')
+    assert not is_right(200, ": waiting\n\n")
+    assert not is_right(400, '"error"')
+
+
 def test_a_siege_that_nobody_watched_fails(soak_server: Any) -> None:
     siege = soak_server.Besieger("http://localhost", soak_server.ATTACKS["numbers"](), seconds=1)
     assert failures(soak_server, siege._siege) == ["nobody watched", "no request was sent"]
