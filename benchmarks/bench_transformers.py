@@ -4,6 +4,9 @@
 bundled model runs in bfloat16, greedily. Contestants take turns within one run, so that what the
 machine does beside it meets all of them; a number is the median of `--repeats` turns.
 
+Seconds are of a whole call. Reading the prompt is part of it, and the same for all: `writing` is the
+speed-up of what comes after the first token.
+
 A text can differ from the plain one where two tokens are nearly tied: in bfloat16 a pass over
 several rows rounds otherwise. `same` is how much of it is the same before that.
 """
@@ -64,20 +67,26 @@ def same_part(text: Any, plain: Any) -> float:
 
 
 def measured(model: Any, options: dict[str, Any], repeats: int) -> dict[str, Any]:
-    """Median seconds of each contestant, its ratio to plain, and how much of its text is plain."""
+    """Median seconds of each contestant, its ratios to plain, and how much of its text is plain."""
     runners = contestants(model, batch=options["input_ids"].shape[0] > 1)
     seconds: dict[str, list[float]] = {name: [] for name in runners}
+    firsts: list[float] = []
     texts: dict[str, Any] = {}
     for _ in range(repeats):
+        began = time.perf_counter()
+        model.generate(**options | {"max_new_tokens": 1})
+        firsts.append(time.perf_counter() - began)
         for name, run in runners.items():
             began = time.perf_counter()
             texts[name] = run(**options)
             seconds[name].append(time.perf_counter() - began)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
+    first = statistics.median(firsts)
     return {
         name: {
             "seconds": medians[name],
             "speedup": medians["plain"] / medians[name],
+            "writing": (medians["plain"] - first) / (medians[name] - first),
             "same": same_part(texts[name], texts["plain"]),
         }
         for name in runners
@@ -87,8 +96,12 @@ def measured(model: Any, options: dict[str, Any], repeats: int) -> dict[str, Any
 def row(name: str, results: dict[str, Any]) -> str:
     """A line of the card."""
     cells = [f"{results['plain']['seconds']:8.2f} s"]
-    cells += [f"{r['speedup']:7.2f}" for who, r in results.items() if who != "plain"]
-    return f"{name:10}" + " ".join(cells) + f"   same {results['copyahead']['same']:.2f}"
+    others = [results[who] for who in results if who != "plain"]
+    cells += [f"{each['speedup']:7.2f}" for each in others]
+    same, writing = f"   same {results['copyahead']['same']:.2f}", "   writing"
+    return f"{name:10}{' '.join(cells)}{same}{writing}" + "".join(
+        f"{each['writing']:7.2f}" for each in others
+    )
 
 
 def main() -> None:
