@@ -4,7 +4,7 @@
 bundled model runs in bfloat16, greedily. Contestants take turns within one run, so that what the
 machine does beside it meets all of them; a number is the median of `--repeats` turns.
 
-Seconds are of a whole call. Reading the prompt is part of it, and the same for all: `writing` is the
+Seconds are of a whole call. Reading the prompt is part of it and the same for all: `writing` is the
 speed-up of what comes after the first token.
 
 A text can differ from the plain one where two tokens are nearly tied: in bfloat16 a pass over
