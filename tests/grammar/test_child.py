@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
 import signal
 import threading
 import time
@@ -193,6 +194,33 @@ class _Watched:
         self.asked.set()
         line: bytes = self._said.readline()
         return line
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep nothing")
+def test_what_a_large_grammar_took_is_given_back() -> None:
+    wide: Any = {"type": "integer"}
+    for level in range(12):
+        wide = {"anyOf": [wide, {"type": "array", "items": wide, "maxItems": 9 + level}]}
+    large, small = (
+        Grammar("json_schema", json.dumps(schema)).in_llguidance_form()
+        for schema in (wide, {"enum": [1]})
+    )
+    child = GrammarChild(100)
+    try:
+        held = []
+        for grammar in (small, large):
+            # It answers first, and gives back then: so the next answer comes after that.
+            assert child.check(grammar, 30.0) == child.check(small, 30.0) == ""
+            assert child._process is not None
+            held.append(resident_mb(child._process.pid))
+    finally:
+        child.close()
+    assert held[1] < held[0] + 20
+
+
+def resident_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
 def test_closing_ends_a_check() -> None:

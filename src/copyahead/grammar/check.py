@@ -13,7 +13,9 @@ with its input; `children.process` ends it when one grammar takes too long or to
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import signal
 import sys
 import threading
@@ -21,6 +23,7 @@ from typing import Any
 
 STACK_BYTES = 8 << 20
 """Far less than the engine compiles with, so that what fits here fits there."""
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
 
 
 class _Vocabulary:
@@ -63,6 +66,9 @@ def _serve(vocab_size: int) -> None:
     _answer("")
     for line in sys.stdin:
         _answer(_check(llguidance, tokenizer, json.loads(line)))
+        # Of what a large grammar took glibc would keep 60 MB and more; others keep nothing.
+        if _trim is not None:
+            _trim(0)
 
 
 def _answer(reason: str) -> None:
