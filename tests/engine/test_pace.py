@@ -39,11 +39,11 @@ def test_those_who_write_get_as_much_time_as_the_reading_beside_them_took() -> N
     pace = ReadingPace(512, 256)
     assert not pace.owes
     pace.observe(0.35, 64, 0.05)  # 0.3 s more than without.
-    for _ in range(3):
-        assert pace.owes
-        pace.observe(0.1, 0, 0.1)
-    pace.observe(0.001, 0, 0.1)
-    assert not pace.owes
+    turns = []
+    for seconds in (0.1, 0.1, 0.09, 0.02):
+        turns.append(pace.owes)
+        pace.observe(seconds, 0, seconds)
+    assert [*turns, pace.owes] == [True, True, True, True, False]
 
 
 def test_nothing_is_owed_where_nobody_wrote() -> None:
