@@ -361,6 +361,28 @@ def test_sixteen_bytes_a_token_and_three_mebibytes_a_row() -> None:
     assert one.heads.nbytes == 3 * 2**20
 
 
+def test_a_row_that_was_touched_has_its_memory() -> None:
+    resource = pytest.importorskip("resource")
+    prompt = np.random.default_rng(0).integers(0, 1000, 4000)
+    faults = []
+    for touched_bytes in (0, 8 << 20):
+        pool = HistoryPool(4, 10_000, 1000)
+        pool.touch(touched_bytes)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        pool.attach(1, prompt)
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    assert faults[1] < faults[0]
+
+
+def test_touching_changes_no_text() -> None:
+    pool = HistoryPool(2, 20, 10)
+    pool.attach(1, [1, 2, 3, 1, 2])
+    pool.touch()
+    pool.check()
+    assert pool.tokens(1) == [1, 2, 3, 1, 2]
+    assert pool.search(1, query(2)).tokens[:3] == (3, 1, 2)
+
+
 @pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 2**31, 1)])
 def test_impossible_sizes_are_refused(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(ConfigError, match="must be from 1 to"):

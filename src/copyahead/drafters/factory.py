@@ -121,6 +121,7 @@ def drafter_factory(
         tokenizer.vocab_size,
         make_store(shared, tokenizer.vocab_size),
     )
+    pool.touch()
 
     def make(policy: str, load: Load) -> Drafter:
         mode = parse_mode(policy, rule if model is not None else None)

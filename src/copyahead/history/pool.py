@@ -41,6 +41,11 @@ _MAX_KEY = search.KEY_MASK
 _SLACK = index.MAX_COPY + 1
 _MAX_CAPACITY = index.SHARED - _SLACK
 
+MAX_TOUCHED_BYTES = 64 << 20
+"""Most memory that `HistoryPool.touch` takes unless it is told otherwise."""
+TOUCHED_TOKENS = 1 << 14
+"""Tokens of each row that it takes memory for: 16 bytes each."""
+
 
 class HistoryPool:
     """Rows of tokens with an index of the places where their last tokens occurred before."""
@@ -91,6 +96,17 @@ class HistoryPool:
         # By id, with the query held so that its id stays its own: policies ask for the same
         # few objects every round, and hashing one costs as much as the search.
         self._packed: dict[int, _Packed] = {}
+
+    def touch(self, num_bytes: int = MAX_TOUCHED_BYTES) -> None:
+        """Have memory for the first rows now, at most `num_bytes`, and not in their first request.
+
+        Of each row its index, and room for the first tokens of a text. Rows in use are left alone.
+        """
+        room = self.cells[0, :TOUCHED_TOKENS].nbytes + self.heads[0].nbytes
+        for row in range(min(self.num_rows, num_bytes // room)):
+            if not self.lengths[row]:
+                self.heads[row] = 0
+                self.cells[row, :TOUCHED_TOKENS] = 0
 
     def length(self, row: int) -> int:
         """How many tokens the row holds."""

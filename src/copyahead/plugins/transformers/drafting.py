@@ -61,6 +61,7 @@ class ModelDrafters:
         if known is None:
             rows, room = max(num_rows, FEWEST_ROWS), max(capacity, LEAST_CAPACITY)
             pool = HistoryPool(rows, room, vocab_size)
+            pool.touch()
             drafter = make_drafter(policy, pool, self.load)
         if len(self._drafters) >= MAX_POLICIES:
             del self._drafters[next(iter(self._drafters))]

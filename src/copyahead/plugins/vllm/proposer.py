@@ -34,7 +34,8 @@ logger = logging.getLogger(__name__)
 
 Ints = npt.NDArray[np.int32]
 
-
+TOUCHED_BYTES = 256 << 20
+"""Memory that is taken before the first request, for as many rows as it is enough for."""
 LAST: list[Drafting] = []
 """What drafts in this process: one, once a proposer was made. For reports and tests."""
 
@@ -75,6 +76,7 @@ class Drafting:
             host.vocab_size,
             make_store(settings.shared, host.vocab_size),
         )
+        pool.touch(TOUCHED_BYTES)
         self.costs = Costs(parse_costs(settings.vllm.costs), host.device, host.share)
         self.steps = _make_steps(lookup.policy, pool, Load(step_cost=self.costs.cost(1)))
         self.book = RowBook(pool, self.steps)
