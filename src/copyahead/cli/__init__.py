@@ -32,6 +32,8 @@ _COMMANDS = {
     "probe": "Measure how exact and how fast passes over several rows are.",
     "replay": "Score policies on recorded traffic, without a model.",
     "record-drafts": "Record what a draft model would draft, for `replay --drafts`.",
+    "logs": "Say how fast a server was, by its own log.",
+    "bench": "Replay recorded requests against a server, and time its answers.",
     "policies": "List the length policies and their options.",
     "vllm-check": "Run vLLM with each of its ways to draft, and compare speeds and texts.",
     "warmup": "Compile the kernels, so that no later start waits for it.",

@@ -39,8 +39,9 @@ class Recorder(Protocol):
         rounds: Iterable[tuple[int, int]],
         options: Mapping[str, Any],
         finish_reason: str,
+        seconds: float,
     ) -> None:
-        """Append one answer."""
+        """Append one answer, which took `seconds` from the request to its end."""
         ...
 
     def close(self) -> None:
@@ -200,7 +201,7 @@ class Service:
 
     def _done(self, generation: Generation, outcome: Outcome) -> None:
         self.metrics.record(outcome)
-        _log(outcome)
+        _log(outcome, generation.requests, self.options.policy)
         if self.recorder is not None:
             # In a thread: a long prompt takes a while to compare with those before it.
             arguments = generation.requests, outcome
@@ -213,7 +214,7 @@ class Service:
             options = _recorded_options(request)
             for written, reason in itertools.islice(answers, request.n):
                 try:
-                    self._record_one(request, written, options, reason)
+                    self._record_one(request, written, options, reason, outcome.total_seconds)
                 except OSError as error:
                     if not self._num_unrecorded:
                         logger.error(
@@ -224,7 +225,12 @@ class Service:
                     self._num_unrecorded += 1
 
     def _record_one(
-        self, request: Request, written: Written, options: Mapping[str, Any], reason: str
+        self,
+        request: Request,
+        written: Written,
+        options: Mapping[str, Any],
+        reason: str,
+        seconds: float,
     ) -> None:
         if self.recorder is None:
             return
@@ -234,6 +240,7 @@ class Service:
             rounds=written.rounds,
             options=options,
             finish_reason=reason,
+            seconds=seconds,
         )
         if self._num_unrecorded:
             logger.warning("the trace is written again, without %d answers", self._num_unrecorded)
@@ -252,12 +259,14 @@ def _recorded_options(request: Request) -> dict[str, Any]:
     return options
 
 
-def _log(outcome: Outcome) -> None:
-    """One line a request; never any of its text."""
+def _log(outcome: Outcome, requests: Sequence[Request], policy: str) -> None:
+    """One line a request; never any of its text. `copyahead logs` reads it back
+    (`traces/logs/own.py`)."""
     stats, first = outcome.stats, outcome.first_token_seconds
     logger.info(
         "request id=%s route=%s tenant=%s finish=%s read=%d cached=%d written=%d queue_ms=%.1f "
-        "first_token_ms=%s total_ms=%.1f tok_s=%.1f rounds=%d drafted=%d accepted=%d",
+        "first_token_ms=%s total_ms=%.1f tok_s=%.1f rounds=%d drafted=%d accepted=%d prompts=%d "
+        "policy=%s",
         outcome.id,
         outcome.route,
         outcome.tenant or "-",
@@ -272,4 +281,12 @@ def _log(outcome: Outcome) -> None:
         stats.rounds,
         stats.num_draft_tokens,
         stats.num_accepted_tokens,
+        len(requests),
+        _policy(requests, policy),
     )
+
+
+def _policy(requests: Sequence[Request], policy: str) -> str:
+    """What drafted; `-` where nothing did. `policy`: that of requests which name none."""
+    names = (each.policy or policy if each.lookup else "" for each in requests)
+    return "+".join(sorted(set(filter(None, names)))) or "-"

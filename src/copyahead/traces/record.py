@@ -58,6 +58,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str = ""
     time: float = 0.0
     """When it ended, in seconds since 1970."""
+    seconds: float = 0.0
+    """How long it took from when it came to its end; 0: not known."""
     text: str | None = None
     """The answer as text; only where it was asked for."""
 
@@ -90,6 +92,7 @@ class TraceWriter:
         options: Mapping[str, Any] | None = None,
         finish_reason: str = "",
         text: str | None = None,
+        seconds: float = 0.0,
     ) -> None:
         """Append one request, whole or not at all. OSError where the file cannot be written."""
         read = np.asarray(prompt, dtype=np.int32)
@@ -108,6 +111,7 @@ class TraceWriter:
                 finish_reason=finish_reason,
                 model=self._model,
                 time=round(time.time(), 3),
+                seconds=round(seconds, 3),
                 text=text,
             )
             self._file.append(msgspec.json.encode(record) + b"\n")

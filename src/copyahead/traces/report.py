@@ -9,7 +9,7 @@ from copyahead.traces.formats.importers import Trace
 from copyahead.traces.plots import bars, legend, lines
 from copyahead.traces.rows import Row, categories_shown
 
-_STYLE = """
+STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
   color: #1c2430; background: #fff }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem } h3 { font-size: 1rem }
@@ -32,7 +32,7 @@ def html_report(traces: Sequence[Trace], tokenizer: str, rows: Sequence[Row]) ->
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'>",
-        f"<title>copyahead replay</title><style>{_STYLE}</style>",
+        f"<title>copyahead replay</title><style>{STYLE}</style>",
         "<h1>copyahead replay</h1>",
         f"<p class='note'>Teacher-forced: no model was run. Tokenised with {escape(tokenizer)}. "
         "Speed-up is emitted tokens over the cost of their passes, in passes of one row; "

@@ -35,6 +35,8 @@ class TokenRequest(msgspec.Struct, frozen=True):
     written: Sequence[int]
     vocab_size: int
     """Size of the vocabulary the ids belong to; 0 where the record does not say."""
+    time: float = 0.0
+    """When it came, in seconds since 1970; 0 where the record does not say."""
 
 
 class Problem(msgspec.Struct, frozen=True):

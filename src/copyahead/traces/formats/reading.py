@@ -138,7 +138,9 @@ class Reading:
     def record(self, item: Item) -> None:
         """A request as copyahead itself recorded it."""
         record, prompt = self._records.read(item)
-        self.requests.append(TokenRequest(record.session, prompt, record.output, record.vocab_size))
+        came = max(0.0, record.time - record.seconds)
+        read = TokenRequest(record.session, prompt, record.output, record.vocab_size, came)
+        self.requests.append(read)
 
     def tokens(self, session: str, read: Any, written: Any) -> None:
         """A request of token ids; it joins the recent session that its prompt goes on from.
