@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from copyahead.contracts import TextTokenizer
+from copyahead.contracts import TextTokenizer, Tokenizer
 from copyahead.errors import ConfigError, MissingExtraError
 from copyahead.types import Token
 
@@ -28,6 +29,21 @@ def find_tokenizer(name: str | os.PathLike[str] | None) -> tuple[str, TextTokeni
 
     path = find_model(name)
     return path.name, load_vocabulary(path)
+
+
+def decode(tokenizer: TextTokenizer, tokens: Sequence[Token]) -> str:
+    """The text that `tokenizer` read as `tokens`, control tokens spelled out.
+
+    A first token that it puts before every text itself is left out, as it would come twice.
+    """
+    if isinstance(tokenizer, JsonTokenizer):
+        return tokenizer.decode(tokens)
+    known = cast(Tokenizer, tokenizer)
+    spelled = {known.encode(text)[-1]: text for text in known.control_texts}
+    if known.adds_bos and tokens and spelled.get(tokens[0]) == known.bos_text:
+        tokens = tokens[1:]
+    parts = (known.token_bytes(t) or spelled.get(t, "").encode() for t in tokens)
+    return b"".join(parts).decode("utf-8", "replace")
 
 
 class JsonTokenizer:
@@ -67,3 +83,7 @@ class JsonTokenizer:
         reader = self._reader if special else self._plain_reader
         ids: list[Token] = reader.encode(text, add_special_tokens=False).ids
         return ids
+
+    def decode(self, tokens: Sequence[Token]) -> str:
+        """The text of token ids, marks spelled out."""
+        return str(self._reader.decode(list(tokens), skip_special_tokens=False))

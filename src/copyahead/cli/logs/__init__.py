@@ -107,9 +107,12 @@ def show(log: Log, other: Log | None, ratios: Sequence[Ratio]) -> None:
 
     console = output.stdout()
     for each in filter(None, (log, other)):
+        if not each.rows:
+            console.print(f"{_title(each)}: there is no request in it\n", soft_wrap=True)
+            continue
         console.print(_table(_title(each), headings(each.rows), COLUMNS, each.rows, names_of))
         console.print(f"{each.note}\n", soft_wrap=True)
-    if other is not None:
+    if ratios:
         title = "the first over the other, by medians"
         console.print(_table(title, headings(ratios), RATIO_COLUMNS, ratios, names_of))
 

@@ -24,7 +24,9 @@ _IDS = re.compile(
     rb"(?:id_task|task_id)\"?[=:](-?\d+)"
 )
 _CHILD = re.compile(rb"\[(\d+)\] ")
-_TIMES = re.compile(rb"(prompt )?(?:generation )?eval time += +([\d.]+) ms / +(\d+) (?:tokens|runs)")
+_TIMES = re.compile(
+    rb"(prompt )?(?:generation )?eval time += +([\d.]+) ms / +(\d+) (?:tokens|runs)"
+)
 _DRAFTED = re.compile(
     rb"draft acceptance(?: rate)? += +[\d.]+ +\( *(\d+) accepted / +(\d+) generated\)"
 )

@@ -82,9 +82,7 @@ class Log(msgspec.Struct):
     rows: list[Row]
 
 
-def read_log(
-    names: Sequence[str], *, by: Sequence[By] = (), format: Format | None = None
-) -> Log:
+def read_log(names: Sequence[str], *, by: Sequence[By] = (), format: Format | None = None) -> Log:
     """Read the files called `names`, `-` for standard input, as one log.
 
     `format` is told by content where it is None. Raises ConfigError for a file that cannot be

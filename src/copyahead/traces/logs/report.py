@@ -127,7 +127,9 @@ def _plots(log: Log, other: Log | None) -> str:
             drawn.append(f"<figure>{plot}</figure>")
     left_out = len(series) - len(shown)
     more = f"<p class='note'>{left_out} more are in the table.</p>" if left_out else ""
-    note = "<p class='note'>Bars are medians, whiskers reach from the 5th to the 95th percentile.</p>"
+    note = (
+        "<p class='note'>Bars are medians, whiskers reach from the 5th to the 95th percentile.</p>"
+    )
     return f"{legend(list(shown))}{note}{more}<div class='plots'>{''.join(drawn)}</div>"
 
 
