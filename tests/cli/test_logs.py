@@ -18,14 +18,14 @@ def test_tables_for_people_and_one_document_for_programs(done: Done, tmp_path: P
     path = write(tmp_path / "log", LINE, LINE.replace(b"read=812", b"read=9000"), b"rubbish")
     out, err = done("logs", path, "--by", "policy", "day")
     assert [line.split()[:4] for line in out.splitlines() if "priced" in line] == [
-        ["priced:a=1,b=2", "2026-11-30", "0–8k", "1"],
-        ["priced:a=1,b=2", "2026-11-30", "8–16k", "1"],
+        ["priced:a=1,b=2", "2026-11-30", "0-8k", "1"],
+        ["priced:a=1,b=2", "2026-11-30", "8-16k", "1"],
         ["priced:a=1,b=2", "2026-11-30", "all", "2"],
     ]
     assert f"1 of 3 lines of {path} were not understood; the first: 'rubbish'" in err
     out, _ = done("logs", path, "--json")
     document = json.loads(out)
-    assert [row["band"] for row in document["log"]["rows"]] == ["0–8k", "8–16k", "all"]
+    assert [row["band"] for row in document["log"]["rows"]] == ["0-8k", "8-16k", "all"]
     assert document["log"]["rows"][0]["tok_s"] == {"p5": 101.1, "p50": 101.1, "p95": 101.1}
     assert document["log"]["files"][0]["not_understood"] == 1
     assert (document["vs"], document["ratios"]) == (None, [])

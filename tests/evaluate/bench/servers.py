@@ -70,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
         """Break the connection off."""
         self.close_connection = True
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Nothing."""
 
 

@@ -148,10 +148,10 @@ def test_a_server_that_says_when_to_come_back_is_asked_again() -> None:
 
     began = time.perf_counter()
     found = answer_to(in_turn(busy, WHOLE))
-    assert time.perf_counter() - began > 1
+    wall = time.perf_counter() - began
     assert (found.error, found.refusals) == (None, 1)
     # The wait is the server's wish, and no part of its speed.
-    assert found.total < 0.9
+    assert wall - found.total > 1
 
     found = answer_to(in_turn(busy, busy, WHOLE), retries=1)
     assert (found.error, found.detail, found.refusals) == ("HTTP 429", "full", 1)
@@ -222,9 +222,9 @@ def test_what_counts_is_the_time_without_a_new_piece() -> None:
 
     def slow(handler: Handler, body: dict[str, Any]) -> None:
         handler.begin()
-        for _ in range(5):
+        for _ in range(4):
             handler.send(piece("a"))
-            time.sleep(0.15)
+            time.sleep(0.6)
         handler.send(piece("", "stop"), usage(1, 5), "[DONE]")
         handler.end()
 
@@ -234,7 +234,7 @@ def test_what_counts_is_the_time_without_a_new_piece() -> None:
         while not over.wait(0.05):
             handler.raw(b": still there\n\n")
 
-    assert answer_to(slow, timeout=0.5).error is None
+    assert answer_to(slow, timeout=2.0).error is None
     try:
         found = answer_to(stalls, timeout=0.5)
     finally:
@@ -250,12 +250,14 @@ def test_a_stream_that_is_left_open_after_its_end_is_whole() -> None:
         handler.send(piece("a", "stop"), usage(1, 1), "[DONE]")
         over.wait(20)
 
+    began = time.perf_counter()
     try:
         found = answer_to(reply)
     finally:
         over.set()
     assert (found.error, found.output_tokens) == (None, 1)
-    assert found.total < 0.9
+    # The time until the connection is given up is not the answer's.
+    assert time.perf_counter() - began - found.total > 0.9
 
 
 def void(_: object) -> None:

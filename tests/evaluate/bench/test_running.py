@@ -30,7 +30,7 @@ def numbers(bodies: list[dict[str, Any]]) -> list[int]:
 class Counting:
     """Answers slowly, and knows how many it answers at once."""
 
-    def __init__(self, seconds: float = 0.05) -> None:
+    def __init__(self, seconds: float = 0.2) -> None:
         self.seconds = seconds
         self.now = self.most = 0
         self.order: list[tuple[str, int]] = []
@@ -86,13 +86,11 @@ def test_warm_up_is_sent_first_and_does_not_count() -> None:
 
 
 def test_recorded_times_are_kept_whatever_is_still_running() -> None:
-    counting = Counting(0.5)
+    counting = Counting(1.0)
+    began = time.perf_counter()
     result = run_one(counting, asks(*"aaaa", at=0.1), Plan(recorded_times=True))
-    gaps = [
-        later - earlier for earlier, later in zip(counting.times, counting.times[1:], strict=False)
-    ]
     assert counting.most == 4
-    assert all(gap > 0.05 for gap in gaps)
+    assert all(at - began >= 0.1 * number for number, at in enumerate(counting.times))
     assert len(result.answers) == 4
 
 
@@ -119,16 +117,21 @@ def test_two_servers_take_turns(block: int, order: str) -> None:
 
 
 def test_a_request_that_fails_does_not_end_the_run() -> None:
+    over = threading.Event()
+
     def reply(handler: Handler, body: dict[str, Any]) -> None:
         if body["prompt"] == "1":
             handler.whole(500, {"error": {"message": "oops"}})
         elif body["prompt"] == "2":
-            time.sleep(0.6)
+            over.wait(20)
         else:
             WHOLE(handler, body)
 
-    plan = Plan(options=Options(timeout=0.3), block=100)
-    result = run_one(reply, asks(*"abcde"), plan)
+    plan = Plan(options=Options(timeout=1.5), block=100)
+    with scripted(reply) as server:
+        result = Result(Target(f"{server.url}/v1", "m"))
+        asyncio.run(run([result], asks(*"abcde"), plan))
+        over.set()
     assert [a.error for a in result.answers] == [None, "HTTP 500", "timeout", None, None]
 
 

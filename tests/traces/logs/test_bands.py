@@ -14,8 +14,8 @@ def seen(context: float, **more: object) -> Seen:
 
 @pytest.mark.parametrize(
     ("context", "band"),
-    [(0, "0–8k"), (8191, "0–8k"), (8192, "8–16k"), (16383.5, "8–16k"), (16384, "16–32k"),
-     (32767, "16–32k"), (32768, "32k+"), (10**7, "32k+")],
+    [(0, "0-8k"), (8191, "0-8k"), (8192, "8-16k"), (16383.5, "8-16k"), (16384, "16-32k"),
+     (32767, "16-32k"), (32768, "32k+"), (10**7, "32k+")],
 )  # fmt: skip
 def test_a_band_begins_with_its_first_number(context: float, band: str) -> None:
     groups = Groups()

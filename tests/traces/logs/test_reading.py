@@ -39,7 +39,7 @@ def test_the_kind_is_told_by_content(tmp_path: Path) -> None:
 
 def test_format_forces_the_kind(tmp_path: Path) -> None:
     path = write(tmp_path / "log", b"something else", LINE)
-    log = read_log([path], format="llama-server")
+    log = read_log([path], kind="llama-server")
     assert (log.format, whole(log)) == ("llama-server", 0)
     assert log.rows == []
 
@@ -151,7 +151,7 @@ def test_ratios_are_of_the_same_band_and_policy(tmp_path: Path) -> None:
     other = read_log([write(tmp_path / "b", LINE, LINE)], by=["policy"])
     first, whole_log = make_ratios(one.rows, other.rows)
     assert (first.band, first.policy, first.requests, first.requests_vs) == (
-        "0–8k", "priced:a=1,b=2", 1, 2,
+        "0-8k", "priced:a=1,b=2", 1, 2,
     )  # fmt: skip
     assert (first.tok_s, first.first_token, first.acceptance) == (2.0, 0.5, 1.0)
     assert whole_log.band == "all"

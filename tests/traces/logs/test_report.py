@@ -54,7 +54,7 @@ def test_the_page_stands_alone_and_has_every_band(tmp_path: Path) -> None:
     page = html_report(log, None, [])
     checked = check(page)
     assert checked.tags.count("svg") == 5
-    for band in ("0–8k", "8–16k", "16–32k", "32k+"):
+    for band in ("0-8k", "8-16k", "16-32k", "32k+"):
         assert page.count(f">{band}<") == 6
     assert "<script" not in page
     assert "&lt;log&gt;" in page

@@ -80,7 +80,7 @@ def logs(
     if [*files, *(options.vs or ())].count("-") > 1:
         raise ConfigError("standard input can be read once only: give - once")
     # Of a log that is given by --format, the other may be of another kind.
-    log = read_log(files, by=options.by, format=options.format)
+    log = read_log(files, by=options.by, kind=options.format)
     other = read_log(options.vs, by=options.by) if options.vs else None
     ratios = make_ratios(log.rows, other.rows) if other is not None else []
     report_lines(log, other)

@@ -78,7 +78,7 @@ class Options(msgspec.Struct, frozen=True):
     """How often a request is sent again when the server says when to come back."""
 
 
-class _Fault(Exception):
+class _FaultError(Exception):
     """Ends an answer."""
 
     def __init__(self, kind: str, detail: str = "") -> None:
@@ -93,7 +93,7 @@ async def ask(client: httpx.AsyncClient, target: Target, request: Ask, options: 
         began = time.perf_counter()
         try:
             wait = await _attempt(client, target, request, options, answer, began)
-        except _Fault as fault:
+        except _FaultError as fault:
             answer.error, answer.detail = fault.kind, fault.detail[:_MAX_DETAIL]
             wait = None
         except TimeoutError:
@@ -180,12 +180,12 @@ class _Reading:
             return False
         event = _decoded(data)
         if event.get("error") is not None:
-            raise _Fault("error in the stream", _message(event))
+            raise _FaultError("error in the stream", _message(event))
         self._usage(event)
         brought = False
         for choice in event.get("choices") or ():
             if not isinstance(choice, dict):
-                raise _Fault("not understood", "a choice is no object")
+                raise _FaultError("not understood", "a choice is no object")
             delta = choice.get("delta") or {}
             brought |= bool(choice.get("text")) or any(delta.get(name) for name in _CONTENT)
             self._finished |= choice.get("finish_reason") is not None
@@ -199,14 +199,14 @@ class _Reading:
         """The answer in one piece, from a server that does not stream."""
         event = _decoded(data)
         if event.get("error") is not None or not event.get("choices"):
-            raise _Fault("not understood", _message(event))
+            raise _FaultError("not understood", _message(event))
         self._usage(event)
         self._answer.first = self._answer.last = time.perf_counter() - self._began
 
     def finish(self) -> None:
         """The stream has ended; was that its end?"""
         if not (self.is_done or self._finished):
-            raise _Fault("cut off", "the stream ended without a finish_reason or [DONE]")
+            raise _FaultError("cut off", "the stream ended without a finish_reason or [DONE]")
 
     def _usage(self, event: Mapping[str, Any]) -> None:
         usage = event.get("usage")
@@ -223,9 +223,9 @@ async def _refused(response: httpx.Response, answer: Answer, options: Options) -
         return min(after, options.timeout)
     try:
         detail = _message(_decoded(body))
-    except _Fault:
+    except _FaultError:
         detail = body[:_MAX_DETAIL].decode("utf-8", "replace")
-    raise _Fault(f"HTTP {status}", detail)
+    raise _FaultError(f"HTTP {status}", detail)
 
 
 async def _read(response: httpx.Response) -> bytes:
@@ -245,7 +245,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
     async for part in response.aiter_bytes():
         *lines, rest = (rest + part).split(b"\n")
         if len(rest) > MAX_BODY:
-            raise _Fault("not understood", f"an event is longer than {MAX_BODY} bytes")
+            raise _FaultError("not understood", f"an event is longer than {MAX_BODY} bytes")
         for line in lines:
             if line.startswith(b"data:"):
                 yield line[5:].strip()
@@ -260,7 +260,7 @@ def _decoded(data: bytes) -> dict[str, Any]:
         event = None
     if not isinstance(event, dict):
         shown = data[:_MAX_DETAIL].decode("utf-8", "replace")
-        raise _Fault("not understood", f"not a JSON object: {shown!r}")
+        raise _FaultError("not understood", f"not a JSON object: {shown!r}")
     return event
 
 

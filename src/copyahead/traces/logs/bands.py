@@ -11,7 +11,7 @@ from copyahead.traces.logs.quantiles import Sketch
 
 By = Literal["policy", "day"]
 
-BANDS = ("0–8k", "8–16k", "16–32k", "32k+")
+BANDS = ("0-8k", "8-16k", "16-32k", "32k+")
 """Bands of context: what a request had read and written at its end, in 1,024 tokens. A band begins
 with its first number and ends before its second."""
 ALL = "all"

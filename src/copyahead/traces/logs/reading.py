@@ -82,16 +82,16 @@ class Log(msgspec.Struct):
     rows: list[Row]
 
 
-def read_log(names: Sequence[str], *, by: Sequence[By] = (), format: Format | None = None) -> Log:
+def read_log(names: Sequence[str], *, by: Sequence[By] = (), kind: Format | None = None) -> Log:
     """Read the files called `names`, `-` for standard input, as one log.
 
-    `format` is told by content where it is None. Raises ConfigError for a file that cannot be
+    `kind` is told by content where it is None. Raises ConfigError for a file that cannot be
     read, is of no known kind, or of another kind than the first.
     """
     groups = Groups(by)
     files: list[File] = []
     reader: Reader | None = None
-    kind = format
+    is_told = kind is not None
 
     def wrong(line: bytes) -> None:
         file = files[-1]
@@ -101,7 +101,7 @@ def read_log(names: Sequence[str], *, by: Sequence[By] = (), format: Format | No
 
     for name in names:
         lines = read_lines(name)
-        if format is None:
+        if not is_told:
             found, lines = _recognised(name, lines)
             kind = _same(kind, found, name)
         if reader is None:

@@ -28,8 +28,10 @@ _DRAFTED = b"spec_decode_num_draft_tokens_total"
 _ACCEPTED = b"spec_decode_num_accepted_tokens_total"
 _DONE = b"request_success_total"
 _WANTED = frozenset(
-    (_READ, _WRITTEN, *_HITS, *_QUERIES, _DRAFTED, _ACCEPTED, _DONE)
-    + tuple(name + b"_bucket" for name in (*_SPEED, _FIRST))
+    (
+        *(_READ, _WRITTEN, *_HITS, *_QUERIES, _DRAFTED, _ACCEPTED, _DONE),
+        *(name + b"_bucket" for name in (*_SPEED, _FIRST)),
+    )
 )
 _PREFIX = b"vllm:"
 
