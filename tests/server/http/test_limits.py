@@ -364,7 +364,7 @@ def test_there_is_one_line_a_request_and_none_of_its_text(
     first, second = lines(caplog)
     assert f"id={answer_id}" in first
     for name in ("read=", "cached=", "written=", "first_token_ms=", "tok_s=", "rounds=",
-                 "drafted=", "accepted="):  # fmt: skip
+                 "drafted=", "accepted=", "prompts=1", "policy=-"):  # fmt: skip
         assert name in first
     assert "param=temperature" in second
     assert "secret" not in caplog.text

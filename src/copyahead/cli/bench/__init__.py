@@ -52,8 +52,8 @@ class BenchOptions:
     (`ids`). `auto`: in the form in which they were recorded, and ids as text where `--tokenizer` is
     given."""
     tokenizer: str | None = None
-    """GGUF model, `tokenizer.json`, or folder of a transformers model, to send recorded token ids of
-    it as text."""
+    """GGUF model, `tokenizer.json`, or folder of a transformers model, to send recorded token ids
+    of it as text."""
     model: str | None = None
     """Name of the model to ask for; the first that the server lists when not given."""
     vs_model: str | None = None
