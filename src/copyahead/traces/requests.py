@@ -74,7 +74,7 @@ def chat_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
         if not message.text:
             continue
         role = message.role if message.role in ROLES else "user"
-        if role == "system" and found:
+        if role == "system" and any(each.role != role for each in found):
             role = "user"
         if found and found[-1].role == role:
             found[-1] = Message(role, f"{found[-1].text}\n\n{message.text}", message.written)

@@ -34,16 +34,18 @@ def find_tokenizer(name: str | os.PathLike[str] | None) -> tuple[str, TextTokeni
 def decode(tokenizer: TextTokenizer, tokens: Sequence[Token]) -> str:
     """The text that `tokenizer` read as `tokens`, control tokens spelled out.
 
-    A first token that it puts before every text itself is left out, as it would come twice.
+    What it puts before every text itself, a token or a space, is left out: it would come twice.
     """
     if isinstance(tokenizer, JsonTokenizer):
         return tokenizer.decode(tokens)
     known = cast(Tokenizer, tokenizer)
     spelled = {known.encode(text)[-1]: text for text in known.control_texts}
-    if known.adds_bos and tokens and spelled.get(tokens[0]) == known.bos_text:
-        tokens = tokens[1:]
-    parts = (known.token_bytes(t) or spelled.get(t, "").encode() for t in tokens)
-    return b"".join(parts).decode("utf-8", "replace")
+    has_bos = known.adds_bos and tokens and spelled.get(tokens[0]) == known.bos_text
+    shown = tokens[1:] if has_bos else tokens
+    parts = (known.token_bytes(t) or spelled.get(t, "").encode() for t in shown)
+    text = b"".join(parts).decode("utf-8", "replace")
+    has_space = text.startswith(" ") and known.encode(text[1:]) == list(tokens)
+    return text[1:] if has_space else text
 
 
 class JsonTokenizer:

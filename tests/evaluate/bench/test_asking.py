@@ -51,12 +51,15 @@ def test_a_real_server_is_timed_by_its_own_count_of_tokens(request_: Ask) -> Non
     # Drafts make several tokens a chunk.
     with running(toy_backend(seconds=0.002), policy="fixed") as server:
         found = answer(server.url, request_)
-        (stats,) = [server.service.metrics]
-        assert stats is not None
+        asked = (
+            {"messages": request_.messages} if request_.messages else {"prompt": request_.prompt}
+        )
+        route = "chat/completions" if request_.messages else "completions"
+        body = {"model": "m", "max_tokens": 20, "temperature": 0, **asked}
+        told = httpx.post(f"{server.api}/{route}", json=body).json()["usage"]
     assert found.error is None
-    assert found.output_tokens == (12 if request_ is CHAT else 20)
-    assert found.prompt_tokens is not None
-    assert found.prompt_tokens > 5
+    assert found.output_tokens == told["completion_tokens"] > 2
+    assert found.prompt_tokens == told["prompt_tokens"] > 2
     assert found.first is not None
     assert found.last is not None
     assert 0 < found.first < found.last <= found.total

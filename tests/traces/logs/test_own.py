@@ -9,6 +9,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from copyahead.server.service import ServerOptions
 from copyahead.traces.logs.bands import Seen
 from copyahead.traces.logs.own import OwnReader, is_own
 from copyahead.traces.logs.reading import read_log
@@ -42,7 +43,7 @@ def server_log(tmp_path: Path) -> Iterator[tuple[Running, Path]]:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        with running(policy="fixed") as server:
+        with running(options=ServerOptions(policy="fixed"), policy="fixed") as server:
             yield server, path
     finally:
         logger.removeHandler(handler)
@@ -76,7 +77,7 @@ def test_what_the_server_writes_is_what_its_clients_were_told(
     assert all(usage is not None for usage in usages)
     written = sum(usage.completion_tokens for usage in usages if usage) + 4 * 3
     assert row.written_tokens == written
-    assert row.prompt_tokens == sum(usage.prompt_tokens for usage in usages if usage) + 2
+    assert row.prompt_tokens == sum(usage.prompt_tokens for usage in usages if usage) + 1 + 3
     assert 0 < row.accepted_tokens <= row.drafted_tokens
     assert row.prefix_reuse is not None
     assert row.prefix_reuse > 0.5

@@ -134,7 +134,6 @@ def test_a_servers_own_snapshots_say_what_its_clients_were_told(tmp_path: Path) 
     assert "total only" in note
 
 
-@pytest.mark.skipif(not RECORDED[0].exists(), reason="nothing was recorded")
 def test_recorded_snapshots_of_vllm() -> None:
     """Six requests of 16 to 21 tokens: one before the first snapshot, three, and two."""
     first, note = rows_of(RECORDED[0])

@@ -71,14 +71,14 @@ class BenchOptions:
         check_ranges(self)
         if self.recorded_times and self.vs is not None:
             raise ConfigError(
-                "recorded_times and vs exclude each other: two servers take turns, and at recorded "
-                "times nobody waits for a turn"
+                "recorded_times and --vs exclude each other: two servers take turns, and at "
+                "recorded times nobody waits for a turn"
             )
         if self.speed != 1.0 and not self.recorded_times:
             raise ConfigError("speed needs recorded_times: give both, or concurrency instead")
         for name in ("vs_model", "vs_api_key", "block"):
             if getattr(self, name) is not None and self.vs is None:
-                raise ConfigError(f"{name} needs vs: name a second server")
+                raise ConfigError(f"{name} needs --vs: name a second server")
 
 
 _DEFAULTS = BenchOptions()

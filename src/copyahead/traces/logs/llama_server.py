@@ -17,7 +17,10 @@ import msgspec
 
 from copyahead.traces.logs.bands import UNKNOWN, Seen, Take
 
-_MARKS = (b" time ", b"draft acceptance", b"n_past", b"n_tokens = ", b"print_timing", b"statistics")
+_MARKS = (
+    *(b" time ", b"draft acceptance", b"stop processing", b"slot released"),
+    *(b"done, n_", b"print_timing", b"statistics"),
+)
 """Every line that is of use has one of them."""
 _IDS = re.compile(
     rb"id +(\d+) \| task +(-?\d+) \||(?:id_slot|slot_id)\"?[=:](\d+),? ?\"?"
