@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Mapping
 from typing import Protocol
 
+import numpy as np
+
 ERROR = 0.01
 """A quantile of `Sketch` is at most this share away from a number that was added."""
 
@@ -34,71 +36,63 @@ class Sketch:
     number that is not finite is left out. (DDSketch: Masson, Rim and Lee, 2019.)
     """
 
-    __slots__ = ("_buckets", "_few", "count")
+    __slots__ = ("_buckets", "_latest", "_num_counted")
 
     def __init__(self) -> None:
-        self._few: array[float] | None = array("d")
-        """All numbers, in the order of their coming; None once there are too many."""
+        self._latest: array[float] = array("d")
+        """Numbers that are in no bucket yet, at most `EXACT`."""
         self._buckets: dict[int, int] = {}
-        self.count = 0
+        self._num_counted = 0
 
-    def add(self, value: float) -> None:
-        """Count `value`."""
-        if not value < math.inf:
-            return
-        self.count += 1
-        if self._few is None:
-            self._put(value)
-        elif self.count <= EXACT:
-            self._few.append(value)
-        else:
-            self._spill()
-            self._put(value)
-
-    def merge(self, other: Sketch) -> None:
-        """Count all that `other` has counted."""
-        for value in other._few or ():
-            self.add(value)
-        if other._few is None:
-            self._spill()
-            for place, count in other._buckets.items():
-                self._buckets[place] = self._buckets.get(place, 0) + count
-            self.count += other.count
+    @property
+    def count(self) -> int:
+        """How many numbers were added."""
+        return self._num_counted + len(self._latest)
 
     @property
     def num_held(self) -> int:
         """How many numbers and buckets are held."""
-        return len(self._buckets) + len(self._few or ())
+        return len(self._buckets) + len(self._latest)
+
+    def add(self, value: float) -> None:
+        """Count `value`."""
+        if value < math.inf:
+            latest = self._latest
+            if len(latest) == EXACT:
+                self._count()
+            latest.append(value)
+
+    def merge(self, other: Sketch) -> None:
+        """Count all that `other` has counted."""
+        for value in other._latest:
+            self.add(value)
+        for place, count in other._buckets.items():
+            self._buckets[place] = self._buckets.get(place, 0) + count
+        self._num_counted += other._num_counted
 
     def at(self, share: float) -> float | None:
         """See `Quantiles.at`. Of few numbers it is exact, and lies between two where `share` does;
         of many it is at most ERROR off."""
         if not self.count:
             return None
-        rank = share * (self.count - 1)
-        if self._few is not None:
-            values = sorted(self._few)
-            low = int(rank)
-            high = min(low + 1, self.count - 1)
-            return values[low] + (values[high] - values[low]) * (rank - low)
-        seen, place = 0, 0
+        if not self._num_counted:
+            return float(np.quantile(self._latest, share))
+        self._count()
+        rank, seen, place = share * (self.count - 1), 0, 0
         for place in sorted(self._buckets):
             seen += self._buckets[place]
             if seen > rank:
                 break
         return float(2 * _GROWTH**place / (_GROWTH + 1))
 
-    def _put(self, value: float) -> None:
-        if not _LOW <= value <= _HIGH:
-            value = _LOW if value < _LOW else _HIGH
-        place = math.ceil(math.log(value) * _PER_LOG)
-        self._buckets[place] = self._buckets.get(place, 0) + 1
-
-    def _spill(self) -> None:
-        """Hold buckets from now on."""
-        few, self._few = self._few, None
-        for value in few or ():
-            self._put(value)
+    def _count(self) -> None:
+        """Put the latest numbers into buckets, all at once."""
+        values = np.clip(np.array(self._latest), _LOW, _HIGH)
+        places, counts = np.unique(np.ceil(np.log(values) * _PER_LOG), return_counts=True)
+        for place, count in zip(places.tolist(), counts.tolist(), strict=True):
+            self._buckets[int(place)] = self._buckets.get(int(place), 0) + count
+        self._num_counted += len(values)
+        del self._latest[:]
 
 
 class Buckets:
