@@ -16,7 +16,7 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem } h3 { font
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem }
 th, td { padding: .18rem .6rem; text-align: right; border-bottom: 1px solid #e3e7ee }
 th:first-child, td:first-child { text-align: left } .note { color: #5a6577 }
-.plots { display: flex; flex-wrap: wrap; gap: 1rem } figure { margin: 0 }
+.wide { overflow-x: auto } .plots { display: flex; flex-wrap: wrap; gap: 1rem } figure { margin: 0 }
 figcaption { font-size: .85rem; color: #5a6577 }
 @media (prefers-color-scheme: dark) { body { color: #e4e8ef; background: #14181f }
   th, td { border-color: #2c3440 } .note, figcaption { color: #9aa5b5 } }

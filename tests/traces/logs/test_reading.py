@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import zstandard
+from backports import zstd
 
 from copyahead.errors import ConfigError
 from copyahead.traces.logs import lines
@@ -47,21 +47,20 @@ def test_format_forces_the_kind(tmp_path: Path) -> None:
 def test_compressed_files_are_told_by_content(tmp_path: Path) -> None:
     content = (LINE + b"\n") * 1000
     (tmp_path / "a").write_bytes(gzip.compress(content))
-    (tmp_path / "b").write_bytes(zstandard.compress(content))
+    (tmp_path / "b").write_bytes(zstd.compress(content))
     # A log that was rotated and joined again has several frames.
-    (tmp_path / "c").write_bytes(zstandard.compress(content) + zstandard.compress(content))
+    (tmp_path / "c").write_bytes(zstd.compress(content) + zstd.compress(content))
     counts = [whole(read_log([str(tmp_path / name)])) for name in "abc"]
     assert counts == [1000, 1000, 2000]
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
+@pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])
 def test_a_compressed_file_that_is_cut_short_is_named(tmp_path: Path, compress: object) -> None:
     content = "".join(f"{LINE.decode()} {n * 7919}\n" for n in range(9000)).encode()
     packed = compress(content)  # type: ignore[operator]
     (tmp_path / "log").write_bytes(packed[: len(packed) // 2])
-    if compress is gzip.compress:
-        with pytest.raises(ConfigError, match=f"log {tmp_path / 'log'} cannot be read"):
-            read_log([str(tmp_path / "log")])
+    with pytest.raises(ConfigError, match=f"log {tmp_path / 'log'} cannot be read"):
+        read_log([str(tmp_path / "log")])
     damaged = bytearray(packed)
     damaged[len(damaged) // 2 :] = b"\xff" * (len(damaged) - len(damaged) // 2)
     (tmp_path / "log").write_bytes(bytes(damaged))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import io
 import sys
 import zlib
@@ -53,19 +54,26 @@ class _Zstd(io.RawIOBase):
     """What a zstd file holds; says what is wrong as other files do."""
 
     def __init__(self, file: BinaryIO) -> None:
-        try:
-            import zstandard
-        except ImportError:
-            raise MissingExtraError("zstandard", "zstd") from None
-        self._reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        self._error = zstandard.ZstdError
+        module = _zstd()
+        self._file = module.ZstdFile(file)
+        self._error = module.ZstdError
 
     def read(self, size: int = -1, /) -> bytes:
         """Up to `size` bytes. Raises OSError where they are damaged."""
         try:
-            return self._reader.read(size)
+            return bytes(self._file.read(size))
         except self._error as error:
             raise OSError(str(error)) from None
+
+
+def _zstd() -> Any:
+    """Python's own module, which before 3.14 is a package."""
+    try:
+        if sys.version_info >= (3, 14):
+            return importlib.import_module("compression.zstd")
+        return importlib.import_module("backports.zstd")
+    except ImportError:
+        raise MissingExtraError("backports.zstd", "zstd") from None
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:

@@ -29,8 +29,8 @@ COLUMNS: tuple[Column[Row], ...] = (
     ("tok/s p50", lambda r: figure(r.tok_s.p50)),
     ("p5", lambda r: figure(r.tok_s.p5)),
     ("p95", lambda r: figure(r.tok_s.p95)),
-    ("first token p50", lambda r: figure(r.first_token_ms.p50, ",.0f")),
-    ("p95 (ms)", lambda r: figure(r.first_token_ms.p95, ",.0f")),
+    ("first token ms p50", lambda r: figure(r.first_token_ms.p50, ",.0f")),
+    ("p95", lambda r: figure(r.first_token_ms.p95, ",.0f")),
     ("drafted", lambda r: f"{r.drafted_tokens:,}"),
     ("accepted", lambda r: f"{r.accepted_tokens:,}"),
     ("share", lambda r: figure(r.acceptance, ".0%")),
@@ -98,7 +98,8 @@ def _table(first: Sequence[str], columns: Sequence[Column[T]], rows: Sequence[T]
     for row in rows:
         cells = (*names_of(row), *(cell(row) for _, cell in columns))
         body.append(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f"<div class='wide'>{table}</div>"
 
 
 def _plots(log: Log, other: Log | None) -> str:
