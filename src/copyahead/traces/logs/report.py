@@ -94,12 +94,14 @@ def _about(log: Log) -> str:
 
 def _table(first: Sequence[str], columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in (*first, *(name for name, _ in columns)))
-    body = []
-    for row in rows:
-        cells = (*names_of(row), *(cell(row) for _, cell in columns))
-        body.append(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    body = "".join(_line(row, columns) for row in rows)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f"<div class='wide'>{table}</div>"
+
+
+def _line(row: T, columns: Sequence[Column[T]]) -> str:
+    cells = (*names_of(row), *(cell(row) for _, cell in columns))
+    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
 
 
 def _plots(log: Log, other: Log | None) -> str:
