@@ -22,6 +22,10 @@ from tests.cli import toys
 # The toy answers "é" and other characters that ASCII lacks.
 PROMPT = "Größe, café, 東京. " * 4
 TRACE = {"messages": [{"role": "user", "content": "é"}, {"role": "assistant", "content": "é é é"}]}
+LOG = (
+    "request id=é route=chat tenant=- finish=stop read=8 cached=6 written=12 queue_ms=0.2 "
+    "first_token_ms=3.4 total_ms=9.0 tok_s=101.1 rounds=3 drafted=10 accepted=8 policy=é\n"
+)
 COMMANDS = {
     "generate": ["generate", "--prompt", PROMPT],
     "generate --json": ["generate", "--prompt", PROMPT, "--json"],
@@ -77,10 +81,13 @@ if __name__ == "__main__":
     out = Path(sys.argv[1])
     trace = out.with_name("é.jsonl")
     trace.write_text(json.dumps(TRACE))
+    log = out.with_name("é.log")
+    log.write_text(LOG)
     with (
         mock.patch.object(loading, "load", load),
         mock.patch.object(search, "find_settings", probed),
     ):
         replay = ["replay", str(trace), "--policy", "single", "--jobs", "1"]
-        statuses = run_all({**COMMANDS, "replay": replay})
+        logs = ["logs", str(log)]
+        statuses = run_all({**COMMANDS, "replay": replay, "logs": logs})
     out.write_text(json.dumps(statuses))

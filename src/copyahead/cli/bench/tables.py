@@ -67,8 +67,10 @@ def _ratios(found: Sequence[Ratio]) -> Any:
 def summary(found: Figures) -> list[str]:
     """A server's run in sentences."""
     total = "" if found.total_tok_s is None else f", {found.total_tok_s:,.1f} output tok/s in total"
+    # Some servers call a model by its path.
+    model = found.model.rpartition("/")[2] if found.model.startswith("/") else found.model
     lines = [
-        f"{found.url}, model {found.model}: {found.requests} requests in {found.seconds:.1f} s, "
+        f"{found.url}, model {model}: {found.requests} requests in {found.seconds:.1f} s, "
         f"{found.prompt_tokens:,} tokens read, {found.output_tokens:,} written{total}"
     ]
     if found.warm_up:
