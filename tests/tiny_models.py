@@ -20,6 +20,9 @@ CONTEXT = 2048
 EMBED, HEADS, KV_HEADS, HEAD_DIM, FEED, LAYERS = 64, 2, 1, 32, 96, 2
 WINDOW = 16
 
+FIM = ("prefix", "suffix", "middle", "repo", "sep", "pad")
+"""The first rows of padding, where a model is written that can fill gaps."""
+
 _WORDS = ["▁the", "▁fox", "▁dog", "▁a", "▁in", "▁on", "▁it", "▁is", "ing", "ed", "er", "▁x", "▁"]
 
 
@@ -33,13 +36,16 @@ class Writer:
         seed: int,
         quantized: bool = True,
         last_ids: str = "[PAD{}]",
+        fills_gaps: bool = False,
     ) -> None:
-        """`last_ids`: how the ids from `REAL_VOCAB` on are spelled, all marked as unused."""
+        """`last_ids`: how the ids from `REAL_VOCAB` on are spelled, all marked as unused.
+        `fills_gaps`: the first of them are tokens for that instead, which the file names."""
         self._gguf: Any = gguf.GGUFWriter(str(path), architecture)
         self._architecture = architecture
         self._quantized = quantized
         self._random = np.random.default_rng(seed)
         self._last_ids = last_ids
+        self._fills_gaps = fills_gaps
 
     def field(self, name: str, value: int | float | list[int]) -> None:
         key = f"{self._architecture}.{name}"
@@ -75,6 +81,11 @@ class Writer:
         kinds = gguf.TokenType
         types = [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL] + [kinds.BYTE] * 256
         types += [kinds.NORMAL] * len(_WORDS) + [kinds.UNUSED] * len(pads)
+        if self._fills_gaps:
+            for n, name in enumerate(FIM):
+                pads[n], types[REAL_VOCAB + n] = f"<|fim_{name}|>", kinds.CONTROL
+                short = name[:3]
+                self._gguf.add_uint32(f"tokenizer.ggml.fim_{short}_token_id", REAL_VOCAB + n)
         self._gguf.add_tokenizer_model("llama")
         self._gguf.add_token_list(["<unk>", "<s>", "</s>", *bytes_, *_WORDS, *pads])
         self._gguf.add_token_scores([-float(n) for n in range(VOCAB)])
@@ -92,9 +103,16 @@ class Writer:
         self._gguf.close()
 
 
-def write_plain(path: Path, *, quantized: bool = True, last_ids: str = "[PAD{}]") -> None:
+def write_plain(
+    path: Path,
+    *,
+    quantized: bool = True,
+    last_ids: str = "[PAD{}]",
+    fills_gaps: bool = False,
+) -> None:
     """A llama: attention over everything."""
-    writer = _start(path, "llama", layers=LAYERS, quantized=quantized, last_ids=last_ids)
+    ids: dict[str, Any] = {"last_ids": last_ids, "fills_gaps": fills_gaps}
+    writer = _start(path, "llama", layers=LAYERS, quantized=quantized, **ids)
     writer.field("rope.dimension_count", HEAD_DIM)
     for layer in range(LAYERS):
         _attention(writer, layer)
@@ -225,8 +243,9 @@ def _start(
     layers: int,
     quantized: bool = True,
     last_ids: str = "[PAD{}]",
+    fills_gaps: bool = False,
 ) -> Writer:
-    writer = Writer(path, architecture, len(architecture), quantized, last_ids)
+    writer = Writer(path, architecture, len(architecture), quantized, last_ids, fills_gaps)
     writer.field("context_length", CONTEXT)
     writer.field("embedding_length", EMBED)
     writer.field("feed_forward_length", FEED)

@@ -19,6 +19,7 @@ from copyahead.backends.numpy_sampler import NumpySampler
 from copyahead.contracts import (
     Capabilities,
     DraftSession,
+    FimTokens,
     Load,
     Logits,
     NextToken,
@@ -47,6 +48,7 @@ class ToyTokenizer:
     eos_text = ""
     adds_bos = False
     control_texts: Collection[str] = frozenset()
+    fim: FimTokens | None = None
 
     def __init__(self, pieces: Sequence[bytes] = TOY_PIECES, end_tokens: Sequence[Token] = (0,)):
         self._pieces = tuple(pieces)

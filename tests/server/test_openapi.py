@@ -11,11 +11,13 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.server.toys import Running, running, toy_backend
+from tests.server.infill.toys import gap_backend
+from tests.server.toys import Running, running
 
 ROUTES = (
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
+    ("POST", "/infill"),
     ("POST", "/v1/responses"),
     ("POST", "/v1/responses/input_tokens"),
     ("POST", "/v1/messages"),
@@ -31,7 +33,7 @@ ROUTES = (
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with running(toy_backend(context_size=256)) as server:
+    with running(gap_backend(context_size=256)) as server:
         yield server
 
 

@@ -12,6 +12,7 @@ know these contracts and not each other. An implementation need not inherit from
 from copyahead.contracts.backend import (
     Backend,
     Capabilities,
+    FimTokens,
     Logits,
     Part,
     Sampler,
@@ -27,6 +28,7 @@ __all__ = [
     "ChainDrafter",
     "DraftSession",
     "Drafter",
+    "FimTokens",
     "LengthPolicy",
     "Load",
     "Logits",

@@ -76,6 +76,35 @@ class TextTokenizer(Protocol):
         ...
 
 
+class FimTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens by which a model is told to write what is missing between two texts."""
+
+    prefix: Token
+    """Before what stands in front of the gap."""
+    suffix: Token
+    """Before what stands behind it."""
+    middle: Token
+    """Before what the model writes."""
+    repository: Token | None = None
+    """Before the name of the repository."""
+    separator: Token | None = None
+    """Before the name of each file of it."""
+    padding: Token | None = None
+    """Fills rows in training; a model that writes it has finished."""
+
+    @property
+    def all(self) -> frozenset[Token]:
+        """Those that there are."""
+        found = (getattr(self, name) for name in self.__struct_fields__)
+        return frozenset(token for token in found if token is not None)
+
+    @property
+    def ends(self) -> frozenset[Token]:
+        """Those that end what the model writes: what follows is of another file."""
+        found = (self.repository, self.separator, self.padding)
+        return frozenset(token for token in found if token is not None)
+
+
 class Tokenizer(TextTokenizer, Protocol):
     """Text to token ids and back, and what a chat template must know of it."""
 
@@ -97,6 +126,11 @@ class Tokenizer(TextTokenizer, Protocol):
     @property
     def control_texts(self) -> Collection[str]:
         """Spellings that `encode` reads as one token where `special` is true, and only there."""
+        ...
+
+    @property
+    def fim(self) -> FimTokens | None:
+        """The tokens for filling a gap; None where the model has not been taught to."""
         ...
 
     def token_bytes(self, token: Token) -> bytes:

@@ -23,6 +23,8 @@ from copyahead.server.errors import MESSAGES_PATH, ApiError, ClientGone, api_err
 from copyahead.server.http.auth import METRICS_PATH, ApiKeys, HostCheck, KeyCheck
 from copyahead.server.http.limits import BodyLimit
 from copyahead.server.http.receiving import BodyRoute
+from copyahead.server.infill.route import infill
+from copyahead.server.infill.wire import InfillRequest
 from copyahead.server.metrics import CONTENT_TYPE
 from copyahead.server.openai.chat import ChatCompletionsRoute
 from copyahead.server.openai.completions import completions
@@ -88,6 +90,10 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     @app.post("/v1/completions", responses=_ERRORS, response_class=Response)
     async def text_completions(body: CompletionRequest, http: HttpRequest) -> Response:
         return await completions(service, http, body, tenant_of(http))
+
+    @app.post("/infill", responses=_ERRORS, response_class=Response)
+    async def fill_gap(body: InfillRequest, http: HttpRequest) -> Response:
+        return await infill(service, http, body, tenant_of(http))
 
 
 def _add_other_shapes(app: FastAPI, service: Service) -> None:

@@ -138,6 +138,11 @@ class Generation:
             open_answers -= chunk.finish_reason is not None
             yield index, chunk
 
+    def end(self, reason: FinishReason) -> None:
+        """No more is wanted: cancel what still runs, which counts as ended for `reason`."""
+        self._reasons = [each or str(reason) for each in self._reasons]
+        self._end()
+
     def close(self) -> None:
         """Cancel what still runs, give the place back, count and log. Idempotent."""
         if self._closed:

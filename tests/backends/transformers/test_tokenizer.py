@@ -13,8 +13,10 @@ pytest.importorskip("tokenizers", reason="needs tokenizers")
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
 from copyahead.backends.transformers.tokenizer import FolderTokenizer
+from copyahead.contracts import FimTokens
 from copyahead.errors import ModelError
 from copyahead.grammar.compiler import Grammar, GrammarCompiler
+from copyahead.server.infill.gap import Gap, GapWriter
 from copyahead.traces.tokenizers import find_tokenizer
 from copyahead.types import Draft
 from tests.backends.transformers.models import CHAT_TEMPLATE, train_tokenizer
@@ -156,3 +158,36 @@ def test_what_is_missing_or_damaged_is_said_in_one_sentence(tmp_path: Path) -> N
     (tmp_path / "tokenizer_config.json").write_text("[")
     with pytest.raises(ModelError, match=r"tokenizer_config\.json cannot be read"):
         FolderTokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"),
+        ("<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<reponame>", "<file_sep>"),
+        ("▁<PRE>", "▁<SUF>", "▁<MID>", None, None),
+    ],
+)
+def test_tokens_for_gaps_are_found_by_their_spelling(
+    tmp_path: Path, names: tuple[str | None, ...], special: bool
+) -> None:
+    """Some folders list them as ordinary tokens."""
+    made = train_tokenizer()
+    (made.add_special_tokens if special else made.add_tokens)([name for name in names if name])
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    tokenizer = FolderTokenizer(tmp_path)
+    ids: list[Any] = [made.token_to_id(name) if name else None for name in names]
+    assert tokenizer.fim == FimTokens(
+        prefix=ids[0], suffix=ids[1], middle=ids[2], repository=ids[3], separator=ids[4]
+    )
+    text = f"a {names[0]} b {names[1]}{names[2]}"
+    tokens = GapWriter(tokenizer, tokenizer.fim, token_bytes=32).prompt(Gap(before=text)).tokens
+    assert [t for t in tokens if t in tokenizer.fim.all] == ids[:3]
+    letters = tokens[1 : tokens.index(tokenizer.fim.suffix)]
+    assert b"".join(map(tokenizer.token_bytes, letters)).decode() == text
+
+
+def test_a_folder_without_tokens_for_gaps_says_so(tmp_path: Path) -> None:
+    assert FolderTokenizer(byte_level(tmp_path)).fim is None

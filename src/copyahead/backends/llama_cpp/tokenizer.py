@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from copyahead.backends.llama_cpp.library import library, take_errors
+from copyahead.contracts import FimTokens
 from copyahead.errors import ModelError
 from copyahead.types import Token
 
@@ -76,6 +77,20 @@ class LlamaTokenizer:
             if attributes(self._vocab, token) & (_CONTROL | _UNKNOWN)
             and (text := self._spelling(token))
         )
+
+    @cached_property
+    def fim(self) -> FimTokens | None:
+        """The tokens for filling a gap, as the file names them, or llama.cpp by their spelling."""
+        names = {
+            "prefix": "pre", "suffix": "suf", "middle": "mid",
+            "repository": "rep", "separator": "sep", "padding": "pad",
+        }  # fmt: skip
+        read = {
+            name: int(getattr(self._library, f"llama_vocab_fim_{short}")(self._vocab))
+            for name, short in names.items()
+        }
+        found = {name: token for name, token in read.items() if 0 <= token < self._vocab_size}
+        return FimTokens(**found) if {"prefix", "suffix", "middle"} <= found.keys() else None
 
     def encode(self, text: str, *, special: bool = True) -> list[Token]:
         """Token ids of `text`; see `contracts.Tokenizer`. Lone surrogates become `?`."""

@@ -11,12 +11,29 @@ from pathlib import Path
 from typing import Any
 
 from copyahead.backends.transformers.folder import read_json, read_text
+from copyahead.contracts import FimTokens
 from copyahead.errors import MissingExtraError, ModelError
 from copyahead.types import Token
 
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>")
 """Control tokens that end a turn or a text wherever a model has them."""
 _UNREACHABLE = 1 << 31
+_FIM = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+    ("<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"),
+    ("\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"),
+    ("<PRE>", "<SUF>", "<MID>"),
+)
+"""How families of models spell the tokens before the text in front of a gap, before the text behind
+it, and before what is to be written."""
+_FIM_BESIDE = {
+    "repository": ("<|repo_name|>", "<|fim_repo|>", "<repo_name>", "<reponame>", "<fim_repo>"),
+    "separator": ("<|file_sep|>", "<file_sep>", "<|file_separator|>"),
+    "padding": ("<|fim_pad|>", "<fim_pad>", "<fim-pad>"),
+}
 
 
 class FolderTokenizer:
@@ -87,6 +104,20 @@ class FolderTokenizer:
     def control_texts(self) -> frozenset[str]:
         """Spellings that `encode` reads as one token where `special` is true, and only there."""
         return frozenset(str(added.content) for added in self._added.values() if added.special)
+
+    @cached_property
+    def fim(self) -> FimTokens | None:
+        """The tokens for filling a gap, by their spelling among the tokens that were added."""
+        added = {str(one.content): token for token, one in self._added.items()}
+        triple = next((names for names in _FIM if all(name in added for name in names)), None)
+        if triple is None:
+            return None
+        beside = {
+            name: next((added[text] for text in texts if text in added), None)
+            for name, texts in _FIM_BESIDE.items()
+        }
+        prefix, suffix, middle = (added[name] for name in triple)
+        return FimTokens(prefix=prefix, suffix=suffix, middle=middle, **beside)
 
     @cached_property
     def chat_template(self) -> str | None:

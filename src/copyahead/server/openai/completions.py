@@ -17,6 +17,8 @@ from copyahead.server.engine_request import make_request
 from copyahead.server.errors import ApiError, api_error
 from copyahead.server.http.streaming import while_connected
 from copyahead.server.http.work import check_wanted
+from copyahead.server.infill.gap import Gap
+from copyahead.server.infill.route import gap_writer, with_ends
 from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
 from copyahead.server.openai.logprobs import CompletionLogprobs, join
 from copyahead.server.openai.wire import CompletionRequest
@@ -43,7 +45,7 @@ async def completions(
             service,
             body,
             index,
-            echoes[index // per_prompt],
+            echoes[index // per_prompt] if body.echo else "",
             first=prompts[index // per_prompt][0] if body.echo else None,
         )
         for index in range(len(prompts) * per_prompt)
@@ -61,9 +63,9 @@ async def completions(
 
 def _check(body: CompletionRequest) -> None:
     """Refuse what cannot be done, by name."""
-    if body.suffix:
+    if body.suffix and body.echo:
         raise ApiError(
-            "suffix is not supported: leave it out", param="suffix", code="unsupported_parameter"
+            "echo and suffix exclude each other: leave one out", param="echo", code="invalid_value"
         )
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise ApiError(
@@ -96,9 +98,14 @@ def _check_echoes(num_characters: int, service: Service) -> None:
 
 
 def _prompts(service: Service, body: CompletionRequest) -> tuple[list[list[Token]], list[str]]:
-    """The prompts as token ids, and the text of each that is echoed; ApiError for an empty list."""
+    """The prompts as token ids, and the text of each where it is echoed; ApiError for an empty
+    list."""
+    if body.suffix:
+        return _gaps(service, _given(body.prompt), body.suffix), []
     prompts = [_tokens(service, prompt) for prompt in _given(body.prompt)]
-    return prompts, [service.text(prompt, "prompt") if body.echo else "" for prompt in prompts]
+    if not body.echo:
+        return prompts, []
+    return prompts, [service.text(prompt, "prompt") for prompt in prompts]
 
 
 def _given(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | list[Token]]:
@@ -123,11 +130,26 @@ def _tokens(service: Service, prompt: str | list[Token]) -> list[Token]:
     return service.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
 
+def _gaps(service: Service, prompts: Sequence[str | list[Token]], suffix: str) -> list[list[Token]]:
+    """A prompt for what stands between each of `prompts` and `suffix`."""
+    writer = gap_writer(service, param="suffix")
+    found = []
+    for prompt in prompts:
+        if not isinstance(prompt, str):
+            raise ApiError(
+                "suffix needs prompt to be a text, not token ids",
+                param="prompt",
+                code="invalid_value",
+            )
+        found.append(writer.prompt(Gap(before=prompt, behind=suffix)).tokens)
+    return found
+
+
 async def _request(
     service: Service, body: CompletionRequest, prompt: Sequence[Token], tenant: str
 ) -> Request:
     constraint = constraint_of(body, "response_format", body.response_format)
-    return await make_request(
+    request = await make_request(
         service,
         body,
         prompt,
@@ -140,6 +162,7 @@ async def _request(
         stop=body.stops,
         **constraint.for_engine(),
     )
+    return with_ends(service, request) if body.suffix else request
 
 
 class CompletionChoice:
