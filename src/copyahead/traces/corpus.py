@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -15,17 +16,21 @@ from copyahead.config import usable_cpus
 from copyahead.contracts import TextTokenizer
 from copyahead.errors import ConfigError
 from copyahead.traces.formats.conversations import Conversation, Message, TokenRequest
-from copyahead.traces.formats.importers import Trace
+from copyahead.traces.formats.importers import Trace, sessions_of
+from copyahead.traces.large.spool import TokenStore
 from copyahead.types import Token
 
 Tokens = npt.NDArray[np.int32]
 Table = npt.NDArray[np.int64]
 
-BASE, START, END, SESSION, CATEGORY, COLD, REPEATED = range(7)
+NUM_COLUMNS = 7
+BASE, START, END, SESSION, CATEGORY, COLD, REPEATED = range(NUM_COLUMNS)
 """Columns of `Corpus.requests`: the stream's place in `tokens`, where in it the written part
 starts and ends, the session and the category by number, and two flags."""
 
 _MAX_PIECE = 16_384
+_BATCH, _BATCH_ITEMS = 4_000_000, 4096
+"""Characters, and conversations, that are tokenised at a time."""
 _SAMPLE = (
     "def area(width: float, height=2.5):\n    return width * height  "
     "# \N{GREEK SMALL LETTER ALPHA}\n"
@@ -92,9 +97,8 @@ class _Builder:
     def __init__(self, tokenizer: TextTokenizer | None, on_progress: Callable[[int], None]) -> None:
         self._tokenizer = tokenizer
         self._on_progress = on_progress
-        self._streams: list[Tokens] = []
-        self._base = 0
-        self._rows: list[list[int]] = []
+        self._store = TokenStore()
+        self._rows = array("q")
         self._categories: dict[str, int] = {}
         self._session = 0
         self._seen: set[bytes] = set()
@@ -103,25 +107,22 @@ class _Builder:
     def add(self, trace: Trace) -> None:
         if trace.conversations:
             framing = _Framing(self._required())
-            encoded = _encode_all(trace.conversations, framing, self._on_progress)
-            for conversation, parts in zip(trace.conversations, encoded, strict=True):
+            for conversation, parts in _encoded(trace.conversations, framing, self._on_progress):
                 self._conversation(conversation, parts, trace.category)
-        by_session = sorted(trace.requests, key=lambda r: r.session)
-        for _, group in groupby(by_session, key=lambda r: r.session):
-            self._recorded(list(group), trace.category)
+        sessions = sessions_of(trace.requests)
+        by_session = sorted(range(len(sessions)), key=sessions.__getitem__)
+        for _, group in groupby(by_session, key=sessions.__getitem__):
+            self._recorded([trace.requests[number] for number in group], trace.category)
 
     def finish(self) -> Corpus:
         if not self._rows:
             raise ConfigError("the traces hold no request to score: name more of them")
         known = self._tokenizer.vocab_size if self._tokenizer else 0
-        tokens = np.concatenate(self._streams)
-        largest = int(tokens.max(initial=0)) + 1
-        table = np.array(self._rows, dtype=np.int64)
         return Corpus(
-            tokens=tokens,
-            requests=table,
+            tokens=self._store.tokens(),
+            requests=np.array(self._rows, dtype=np.int64).reshape(-1, NUM_COLUMNS),
             categories=tuple(self._categories),
-            vocab_size=max(known, self._vocab_size, largest),
+            vocab_size=max(known, self._vocab_size, self._store.largest + 1, 1),
             end_tokens=tuple(sorted(self._tokenizer.end_tokens)) if self._tokenizer else (),
             vocabulary=vocabulary_of(self._tokenizer) if self._tokenizer else "",
         )
@@ -174,10 +175,10 @@ class _Builder:
                 key = digest.digest() + start.to_bytes(8, "little")
                 repeated = key in self._seen
                 self._seen.add(key)
-                self._rows.append([self._base, start, end, self._session, number, cold, repeated])
+                base = len(self._store)
+                self._rows.extend((base, start, end, self._session, number, cold, repeated))
                 cold = False
-            self._streams.append(stream)
-            self._base += len(stream)
+            self._store.add(stream)
         self._session += 1
 
 
@@ -225,10 +226,10 @@ def _pieces(text: str) -> Iterator[str]:
         start = end
 
 
-def _encode_all(
+def _encoded(
     conversations: Sequence[Conversation], framing: _Framing, on_progress: Callable[[int], None]
-) -> list[list[tuple[Tokens, bool]]]:
-    """The parts of each conversation; tokenizers release the interpreter, so in threads."""
+) -> Iterator[tuple[Conversation, list[tuple[Tokens, bool]]]]:
+    """Each conversation and its parts; tokenizers release the interpreter, so in threads."""
 
     def encode(conversation: Conversation) -> list[tuple[Tokens, bool]]:
         parts = []
@@ -238,7 +239,22 @@ def _encode_all(
         return parts
 
     with ThreadPoolExecutor(max_workers=usable_cpus()) as pool:
-        return list(pool.map(encode, conversations))
+        for some in _batches(conversations):
+            yield from zip(some, pool.map(encode, some), strict=True)
+
+
+def _batches(conversations: Iterable[Conversation]) -> Iterator[list[Conversation]]:
+    """Some at a time, so that no more text is in memory than the threads need."""
+    some: list[Conversation] = []
+    size = 0
+    for conversation in conversations:
+        some.append(conversation)
+        size += sum(len(message.text) for message in conversation.messages)
+        if size >= _BATCH or len(some) >= _BATCH_ITEMS:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _array(tokens: list[Token]) -> Tokens:

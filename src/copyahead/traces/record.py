@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from copyahead.traces.large.spool import Spool
 from copyahead.traces.record_file import RecordFile
 
 VERSION = 1
@@ -156,7 +157,9 @@ class RecordReader:
     """Puts the prompts of a file's records together again."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[int, list[int]]] = {}
+        self._last: dict[str, tuple[int, int]] = {}
+        """For each session the turn of its last record, and where its tokens are put away."""
+        self._spool = Spool()
 
     def read(self, line: Mapping[str, Any]) -> tuple[Record, list[int]]:
         """The record, and its whole prompt. Raises ValueError where it cannot be had."""
@@ -164,12 +167,18 @@ class RecordReader:
         if version != VERSION:
             raise ValueError(f"a record of version {version!r}: this program reads {VERSION}")
         record = msgspec.convert(line, Record)
-        turn, held = self._last.get(record.session, (-1, []))
+        turn, place = self._last.get(record.session, (-1, -1))
+        held = self._tokens(place) if record.shared and place >= 0 else []
         if record.shared and (record.turn != turn + 1 or record.shared > len(held)):
             raise ValueError(f"the record that session {record.session} goes on from is missing")
         prompt = held[: record.shared] + record.prompt
-        self._last[record.session] = record.turn, prompt + record.output
+        whole = np.array(prompt + record.output, dtype=np.int32)
+        self._last[record.session] = record.turn, self._spool.put(whole.tobytes())
         return record, prompt
+
+    def _tokens(self, place: int) -> list[int]:
+        tokens: list[int] = np.frombuffer(self._spool.get(place), dtype=np.int32).tolist()
+        return tokens
 
 
 def _common_prefix(one: Tokens, other: Tokens) -> int:

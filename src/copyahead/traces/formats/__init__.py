@@ -3,6 +3,7 @@
 importers       files and directories in, traces out; the table of formats
 conversations   what a trace is made of
 reading         what the readers put their finds into, and what they report
+chain           requests that repeat a conversation, joined into a session
 content         parts, thinking, calls and definitions of tools as text
 messages        objects with messages, ShareGPT, lists of messages
 chat_logs       requests with their answers: chat and text completions, Anthropic's Messages

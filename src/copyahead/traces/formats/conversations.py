@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -53,54 +53,3 @@ class Problem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.file}, {self.place}: {self.reason}"
-
-
-class Chain:
-    """Joins requests whose prompt repeats an earlier request and its answer into one session.
-
-    Chat clients send the whole conversation every time; only its tail is new.
-    """
-
-    def __init__(self) -> None:
-        self._open: dict[int, Conversation] = {}
-        self.conversations: list[Conversation] = []
-
-    def add(self, session: str, prompt: Iterable[Message], answer: Iterable[Message]) -> None:
-        """A request that read `prompt` and wrote what of `answer` is marked so."""
-        messages = list(prompt)
-        found = self._longest_known(messages)
-        if found is None:
-            found = Conversation(session, messages)
-            self.conversations.append(found)
-        else:
-            self._open.pop(_key(found.messages), None)
-            found.messages.extend(messages[len(found.messages) :])
-        found.messages.extend(answer)
-        self._open[_key(found.messages)] = found
-
-    def _longest_known(self, messages: Sequence[Message]) -> Conversation | None:
-        key = 0
-        found = None
-        for count, message in enumerate(messages, start=1):
-            key = _next_key(key, message)
-            candidate = self._open.get(key)
-            if candidate is not None and _same(candidate.messages, messages[:count]):
-                found = candidate
-        return found
-
-
-def _next_key(key: int, message: Message) -> int:
-    return hash((key, message.role, message.text))
-
-
-def _key(messages: Iterable[Message]) -> int:
-    key = 0
-    for message in messages:
-        key = _next_key(key, message)
-    return key
-
-
-def _same(one: Sequence[Message], other: Sequence[Message]) -> bool:
-    return len(one) == len(other) and all(
-        (a.role, a.text) == (b.role, b.text) for a, b in zip(one, other, strict=True)
-    )

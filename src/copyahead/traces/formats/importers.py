@@ -7,17 +7,14 @@ reader and a line in `FORMATS`; docs/replay.md says of each what is read and wha
 
 from __future__ import annotations
 
-import codecs
-import gzip
 import re
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import msgspec
 
-from copyahead.errors import ConfigError
+from copyahead.errors import ConfigError, MissingExtraError
 from copyahead.traces.formats import (
     agents,
     benchmarks,
@@ -30,10 +27,15 @@ from copyahead.traces.formats import (
 from copyahead.traces.formats.chat_history import read_chat_history
 from copyahead.traces.formats.conversations import Conversation, Problem, TokenRequest
 from copyahead.traces.formats.reading import Item, Reading, keys_of
+from copyahead.traces.large.kept import KeptRequests
+from copyahead.traces.large.opening import is_parquet, opened
+from copyahead.traces.large.parquet import columns_of, missing_column, parquet_items
 
 ChatMode = Literal["turns", "stream"]
 
-_SUFFIXES = (".gz", ".jsonl", ".ndjson", ".json", ".md", ".txt", ".traj")
+_SUFFIXES = (
+    ".gz", ".zst", ".jsonl", ".ndjson", ".json", ".parquet", ".md", ".txt", ".traj",
+)  # fmt: skip
 _SLICE = re.compile(r"^(.*)@(\d*):(\d*)$")
 _BEGINNING = 40
 """Characters of an unknown file that its error shows."""
@@ -86,14 +88,21 @@ class Trace(msgspec.Struct):
 
     path: str
     category: str
-    conversations: list[Conversation] = []
-    requests: list[TokenRequest] = []
+    conversations: Sequence[Conversation] = ()
+    requests: Sequence[TokenRequest] = ()
     problems: list[Problem] = []
 
     @property
     def num_sessions(self) -> int:
         """Sessions, of both kinds."""
-        return len(self.conversations) + len({r.session for r in self.requests})
+        return len(self.conversations) + len(set(sessions_of(self.requests)))
+
+
+def sessions_of(requests: Sequence[TokenRequest]) -> Sequence[str]:
+    """The session of each of `requests`."""
+    if isinstance(requests, KeptRequests):
+        return requests.sessions
+    return [request.session for request in requests]
 
 
 def read_traces(
@@ -117,8 +126,8 @@ def read_traces(
             if path.is_dir() and not by_file:
                 trace.category = path.resolve().name
             trace.conversations = trace.conversations[part]
-            if trace.requests:
-                trace.requests = _first_sessions(trace.requests, part)
+            if isinstance(trace.requests, KeptRequests):
+                trace.requests = trace.requests.of_sessions(part)
             traces.append(trace)
     if not any(trace.num_sessions for trace in traces):
         reason = next((f" ({problem})" for t in traces for problem in t.problems), "")
@@ -143,17 +152,12 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _first_sessions(requests: list[TokenRequest], part: slice) -> list[TokenRequest]:
-    wanted = set(list(dict.fromkeys(r.session for r in requests))[part])
-    return [r for r in requests if r.session in wanted]
-
-
 def _read_file(path: Path, chat: ChatMode, after: int, *, skip: bool) -> Trace:
     """`skip`: a file that cannot be used becomes a problem instead of an error."""
     trace = Trace(str(path), category_of(path))
     try:
         _fill(trace, path, chat, after)
-    except ConfigError as error:
+    except (ConfigError, MissingExtraError) as error:
         if not skip:
             raise
         reason = str(error).removeprefix(f"trace {path} ")
@@ -162,17 +166,51 @@ def _read_file(path: Path, chat: ChatMode, after: int, *, skip: bool) -> Trace:
 
 
 def _fill(trace: Trace, path: Path, chat: ChatMode, after: int) -> None:
-    data = _content(path)
-    items = _json_items(data)
-    if items is not None:
-        reading = Reading(trace.path)
-        for place, item in items:
-            reading.attempt(place, _read_item, item)
-        reading.finish()
-        trace.category = reading.category or trace.category
-        trace.conversations, trace.requests = reading.conversations, reading.requests
-        trace.problems = reading.problems
+    if is_parquet(path):
+        _read_all(trace, _known_rows(path))
         return
+    with opened(path) as file:
+        first = _first_line(file)
+        if not first:
+            raise ConfigError(f"trace {path} is empty")
+        if isinstance(_decoded(first[1]), dict):
+            _read_all(trace, _lines(file, *first))
+            return
+        # No lines of objects: one document, or a text.
+        data = first[1] + file.read()
+    items = _document_items(data, first[0])
+    if items is not None:
+        _read_all(trace, items)
+    else:
+        trace.conversations = [_chat_history(path, data, chat, after)]
+
+
+def _read_all(trace: Trace, items: Iterable[tuple[str, Any]]) -> None:
+    reading = Reading(trace.path)
+    for place, item in items:
+        reading.attempt(place, _read_item, item)
+    reading.finish()
+    trace.category = reading.category or trace.category
+    trace.conversations, trace.requests = reading.conversations, reading.requests
+    trace.problems = reading.problems
+
+
+def _known_rows(path: Path) -> Iterator[tuple[str, Item]]:
+    """The rows of a Parquet file; ConfigError where its columns make up no format."""
+    rows = parquet_items(path)
+    first = next(rows, None)
+    if first is None:
+        raise ConfigError(f"trace {path} is empty")
+    if not any(form.recognises(first[1]) for form in FORMATS):
+        names = columns_of(path)
+        every = {name: [0] for name in names}
+        if not any(form.recognises(every) for form in FORMATS):
+            raise missing_column(path, names)
+    yield first
+    yield from rows
+
+
+def _chat_history(path: Path, data: bytes, chat: ChatMode, after: int) -> Conversation:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -186,21 +224,7 @@ def _fill(trace: Trace, path: Path, chat: ChatMode, after: int) -> None:
         raise ConfigError(
             f"trace {path} is of no known format (it begins with {start!r}): readable are {KNOWN}"
         )
-    trace.conversations.append(conversation)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"trace {path} cannot be read ({reason})") from None
-    data = data.removeprefix(codecs.BOM_UTF8)
-    if not data.strip():
-        raise ConfigError(f"trace {path} is empty")
-    return data
+    return conversation
 
 
 def category_of(path: Path) -> str:
@@ -211,13 +235,30 @@ def category_of(path: Path) -> str:
     return name
 
 
-def _json_items(data: bytes) -> Iterator[tuple[str, Any]] | None:
-    """Each item of the one document, or else each line, with its place; None for other text."""
+def _first_line(file: IO[bytes]) -> tuple[int, bytes] | None:
+    """The number of the first line that is not blank, and the line; None where there is none."""
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            return number, line
+    return None
+
+
+def _lines(file: IO[bytes], number: int, first: bytes) -> Iterator[tuple[str, Any]]:
+    """The lines of objects from the first on, one at a time, with their places."""
+    yield f"line {number}", _decoded(first)
+    for place, line in enumerate(file, start=number + 1):
+        if line.strip():
+            yield f"line {place}", _decoded(line)
+
+
+def _document_items(data: bytes, number: int) -> Iterator[tuple[str, Any]] | None:
+    """Each item of the one document, or else each line, with its place; None for other text.
+    `number`: of the line that `data` begins with."""
     # Decoding several lines as one document ends after the first of them.
     document = _decoded(data)
     if isinstance(document, list):
         return ((f"item {n}", item) for n, item in enumerate(document, start=1))
-    lines = [(n, line) for n, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
+    lines = [(n, line) for n, line in enumerate(data.split(b"\n"), start=number) if line.strip()]
     if isinstance(document, dict) and len(lines) > 1:
         return iter([("item 1", document)])
     if any(isinstance(_decoded(line), dict) for _, line in lines[:20]):

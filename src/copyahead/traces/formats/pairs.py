@@ -20,6 +20,9 @@ _WRITTEN_IDS = (
     "output_token_ids", "output_ids", "completion_token_ids", "completion_ids", "token_ids",
     "completion", "output", "response",
 )  # fmt: skip
+QUESTIONS = tuple(dict.fromkeys([*_READ_IDS, *(asked for asked, _ in _PAIRS)]))
+ANSWERS = tuple(dict.fromkeys([*_WRITTEN_IDS, *(answered for _, answered in _PAIRS)]))
+"""The names under which what was read, and what was written, may stand."""
 
 
 def is_pair(item: Item) -> bool:

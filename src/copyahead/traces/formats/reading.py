@@ -8,13 +8,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from copyahead.traces.formats.conversations import (
-    Chain,
-    Conversation,
-    Message,
-    Problem,
-    TokenRequest,
-)
+from copyahead.traces.formats.chain import Chain
+from copyahead.traces.formats.conversations import Conversation, Message, Problem, TokenRequest
+from copyahead.traces.large.kept import Chosen, Joined, KeptConversations, KeptRequests
 from copyahead.traces.record import RecordReader
 
 Item = Mapping[str, Any]
@@ -63,8 +59,9 @@ class Reading:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.conversations: list[Conversation] = []
-        self.requests: list[TokenRequest] = []
+        self.conversations: Sequence[Conversation] = ()
+        """All of them, once the file has been read; see `finish`."""
+        self.requests = KeptRequests()
         self.problems: list[Problem] = []
         self.notes = Notes()
         self.place = ""
@@ -73,9 +70,11 @@ class Reading:
         """What the file is called where it does not go by its name."""
         self.responses: dict[str, list[Message]] = {}
         """Conversations up to an answer, by the answer's id."""
+        self._kept = KeptConversations()
         self._chain = Chain()
         self._records = RecordReader()
-        self._streams: dict[str, Conversation] = {}
+        self._streams: dict[str, int] = {}
+        """The numbers of the sessions that come in pieces."""
         self._last_part: dict[str, str] = {}
         self._recent: dict[str, list[int]] = {}
         self._seen: set[Any] = set()
@@ -95,7 +94,7 @@ class Reading:
         """A whole session. Raises ValueError where none of it was written by the model."""
         if not any(message.written for message in messages):
             raise ValueError(NOTHING_WRITTEN)
-        self.conversations.append(Conversation(name, messages))
+        self._kept.append(Conversation(name, messages))
 
     def request(self, name: str, prompt: Sequence[Message], answer: Sequence[Message]) -> None:
         """One request; it joins the session that its prompt repeats.
@@ -112,9 +111,8 @@ class Reading:
         Neighbours of which the model wrote both, and of the same `part_of`, are one answer.
         """
         if session not in self._streams:
-            self._streams[session] = Conversation(session, [])
-            self.conversations.append(self._streams[session])
-        held = self._streams[session].messages
+            self._streams[session] = self._kept.append(Conversation(session, []))
+        held = self._kept[self._streams[session]].messages
         for message in messages:
             if not message.text:
                 continue
@@ -168,12 +166,12 @@ class Reading:
     def finish(self) -> None:
         """Put together what went over several objects, once all were read."""
         kept = []
-        for conversation in self.conversations:
+        for number, conversation in enumerate(self._kept):
             if any(message.written for message in conversation.messages):
-                kept.append(conversation)
+                kept.append(number)
             else:
                 self.skip(f"session {conversation.session}", NOTHING_WRITTEN)
-        self.conversations = kept + self._chain.conversations
+        self.conversations = Joined(Chosen(self._kept, kept), self._chain.conversations)
         self.problems.extend(self.notes.problems(self.file))
 
 
