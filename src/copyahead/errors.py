@@ -10,6 +10,7 @@
     ├── BackendError              a target pass failed
     ├── EngineStopped             the engine was closed before the answer was done
     │   └── EngineFailed          the engine cannot go on
+    ├── ClusterError              work that was sent to other machines was lost
     └── MissingExtraError         an optional package is not installed
 
 The text of each is one sentence that names the field and the fix. What only HTTP knows, a status
@@ -70,6 +71,10 @@ class EngineStopped(CopyaheadError):  # noqa: N818
 
 class EngineFailed(EngineStopped):
     """The engine met a fault that is no backend's, and cannot go on."""
+
+
+class ClusterError(CopyaheadError):
+    """Work that was sent to a cluster could not be done there."""
 
 
 class MissingExtraError(CopyaheadError, ImportError):

@@ -84,6 +84,9 @@ class ReplayOptions:
     """Also simulate K = 1, 2, 4, 8 tokens of the newest place, and adaptive K."""
     jobs: Annotated[int | None, Range(1, 1024)] = None
     """Processes to use; one a core when not given. Figures other than times do not depend on it."""
+    ray: str | None = None
+    """Have the Ray cluster at this address do the work: `HOST:PORT`, `auto` for the one that runs
+    here, or `local` to start one on this machine. Figures other than times are the same."""
     html: Path | None = None
     """Also write a report with plots to this file."""
 
@@ -156,7 +159,14 @@ def replay(
         corpus, drafts = join(corpus, path, header, requests)
     all_runs = [*runs, Run(LIMIT)]
     with output.bar("replaying", corpus.num_written * len(all_runs)) as bar:
-        found = run_all(corpus, all_runs, drafts=drafts, jobs=options.jobs, on_progress=bar.advance)
+        found = run_all(
+            corpus,
+            all_runs,
+            drafts=drafts,
+            jobs=options.jobs,
+            ray=options.ray,
+            on_progress=bar.advance,
+        )
     rows = make_rows(corpus, runs, found[:-1], found[-1], costs)
     if options.html is not None:
         _write_report(options.html, read, name, rows)

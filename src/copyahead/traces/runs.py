@@ -148,22 +148,25 @@ def run_all(
     *,
     drafts: RecordedDrafts | None = None,
     jobs: int | None = None,
+    ray: str | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Results:
-    """Do all `runs`; the result does not depend on `jobs`, the number of processes.
+    """Do all `runs`; the result does not depend on `jobs`, the number of processes, nor on `ray`.
 
-    `drafts`: of the requests of `corpus`, where a run has recorded drafts take part.
+    `drafts`: of the requests of `corpus`, where a run has recorded drafts take part. `ray`: the
+    address of a cluster that does the work; see `traces.cluster`.
 
     `on_progress` gets the number of written tokens done since its last call.
     """
-    jobs = jobs or usable_cpus()
     tasks = _tasks(corpus, runs)
+    jobs, given = jobs or usable_cpus(), jobs
     results: Results = [{} for _ in runs]
     work = corpus.num_written * len(runs)
-    if jobs == 1 or len(tasks) == 1 or work <= _ONE_PROCESS:
-        done: Iterable[tuple[_Task, Phases]] = (
-            (task, _do(corpus, drafts, runs, task, on_progress)) for task in tasks
-        )
+    done: Iterable[tuple[_Task, Phases]]
+    if ray is not None:
+        done = _on_ray(ray, corpus, drafts, runs, tasks, given, on_progress)
+    elif jobs == 1 or len(tasks) == 1 or work <= _ONE_PROCESS:
+        done = ((task, _do(corpus, drafts, runs, task, on_progress)) for task in tasks)
     else:
         done = _in_processes(corpus, drafts, runs, tasks, min(jobs, len(tasks)), on_progress)
     for task, phases in done:
@@ -197,15 +200,25 @@ def _do(
     task: _Task,
     on_session: Callable[[int], None] | None,
 ) -> Phases:
-    run = runs[task.run]
+    return do_run(corpus, drafts, runs[task.run], task.spans, on_session)
+
+
+def do_run(
+    corpus: Corpus,
+    drafts: RecordedDrafts | None,
+    run: Run,
+    spans: Sequence[tuple[int, int]],
+    on_session: Callable[[int], None] | None = None,
+) -> Phases:
+    """Do one run over the sessions in `spans`."""
     if run.policy == LIMIT:
-        return limit_sessions(corpus, task.spans, on_session)
+        return limit_sessions(corpus, spans, on_session)
     recorded = None
     if run.beside is not None:
         assert drafts is not None, "a run beside recorded drafts needs them"
         recorded = run.beside.recorded(corpus, drafts)
     make = drafter_maker(run, corpus, recorded)
-    return replay_sessions(corpus, task.spans, make, on_session, recorded)
+    return replay_sessions(corpus, spans, make, on_session, recorded)
 
 
 def drafter_maker(
@@ -262,6 +275,26 @@ def _in_processes(
         return list(zip(order, done, strict=True))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _on_ray(
+    address: str,
+    corpus: Corpus,
+    drafts: RecordedDrafts | None,
+    runs: Sequence[Run],
+    tasks: Sequence[_Task],
+    jobs: int | None,
+    on_progress: Callable[[int], None] | None,
+) -> list[tuple[_Task, Phases]]:
+    from copyahead.traces.cluster import Part, replay_on_ray
+
+    def report(part: Part) -> None:
+        if on_progress is not None:
+            on_progress(_written(corpus, part.spans))
+
+    parts = [Part(runs[task.run], task.spans) for task in tasks]
+    found = replay_on_ray(address, corpus, drafts, parts, jobs=jobs, on_part=report)
+    return list(zip(tasks, found, strict=True))
 
 
 def _report(count: int, reported: int, on_progress: Callable[[int], None] | None) -> int:
