@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from copyahead.errors import ConfigError, MissingExtraError
 
@@ -29,7 +29,7 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
     """What `path` holds, uncompressed, and without the mark at its beginning that some editors
     leave. Raises ConfigError where it cannot be read to its end."""
     with readable(path), path.open("rb") as file:
-        content = _uncompressed(file)
+        content = unpacked(file)
         if content.peek(len(codecs.BOM_UTF8)).startswith(codecs.BOM_UTF8):
             content.read(len(codecs.BOM_UTF8))
         yield content
@@ -41,20 +41,25 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not isinstance(error, _faults()):
+        if not isinstance(error, faults()):
             raise
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"trace {path} cannot be read ({reason})") from None
 
 
-def _uncompressed(file: IO[bytes]) -> io.BufferedReader:
-    start = file.read(4)
-    file.seek(0)
-    packed: Any = file
+def unpacked(file: io.BufferedReader) -> io.BufferedReader:
+    """What `file` holds: itself, or what it has packed with gzip or zstd.
+
+    Reading it raises one of `faults()`; MissingExtraError for zstd without its package.
+    """
+    start = file.peek(len(_ZSTD))
+    packed: Any
     if start.startswith(_GZIP):
         packed = gzip.GzipFile(fileobj=file)
-    elif start == _ZSTD:
+    elif start.startswith(_ZSTD):
         packed = _zstd().ZstdFile(file)
+    else:
+        return file
     return io.BufferedReader(packed)
 
 
@@ -68,8 +73,8 @@ def _zstd() -> Any:
         raise MissingExtraError("backports.zstd", "zstd") from None
 
 
-def _faults() -> tuple[type[Exception], ...]:
-    """What is raised for bytes that are not as they should be."""
+def faults() -> tuple[type[Exception], ...]:
+    """What is raised for files, and packed ones, that are not as they should be."""
     names = ("compression.zstd", "backports.zstd")
     loaded = (sys.modules[name] for name in names if sys.modules.get(name) is not None)
     return OSError, EOFError, zlib.error, *(module.ZstdError for module in loaded)
