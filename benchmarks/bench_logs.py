@@ -1,8 +1,8 @@
 """How long `copyahead logs` takes over a million lines, and how much memory.
 
 Makes logs of each server in a temporary folder (policies, days, contexts and times drawn at
-random), runs the command over each in a process of its own, and prints seconds, seconds of a CPU and peak
-memory of that process. The last line is one JSON document.
+random), runs the command over each in a process of its own, and prints seconds, seconds of a CPU
+and peak memory of that process. The last line is one JSON document.
 """
 
 from __future__ import annotations
