@@ -110,7 +110,8 @@ class DraftModelOptions:
     """A draft model, and which of its tokens and of the copies are verified."""
 
     draft_model: str | None = None
-    """Path of a small model with the same tokenizer, to draft where there is nothing to copy."""
+    """Path or name of a small model with the same tokenizer, to draft where there is nothing to
+    copy."""
     draft_max: Annotated[int, Range(1, 32)] = 8
     """Most tokens that the draft model drafts in a row."""
     draft_min_prob: Annotated[float, Range(0.0, 1.0)] = 0.0

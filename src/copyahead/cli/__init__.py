@@ -25,10 +25,12 @@ from copyahead.errors import BackendError, CopyaheadError, EngineFailed
 ENV_PREFIX = "COPYAHEAD_"
 
 _COMMANDS = {
+    "chat": "Talk with the model in the terminal.",
     "serve": "Serve the model to OpenAI and Anthropic clients over HTTP.",
     "generate": "Continue a text with the model.",
     "compare": "Decode plainly and with lookup, and compare texts and speeds.",
     "demo": "A first look: three comparisons, and an answer with its copied tokens in colour.",
+    "models": "List the models that are on this machine, and the names to give for them.",
     "probe": "Measure how exact and how fast passes over several rows are.",
     "replay": "Score policies on recorded traffic, without a model.",
     "record-drafts": "Record what a draft model would draft, for `replay --drafts`.",

@@ -86,7 +86,7 @@ def generate(
             return 0
         output.remark(output.level(engine.backend.exactness))
         if stats:
-            output.remark(_stats_text(counts))
+            output.remark(output.stats_text(counts))
     return 0
 
 
@@ -124,29 +124,6 @@ def _write(pieces: list[tuple[str, bool]], colour: bool) -> None:
     text = output.coloured(pieces) if colour else "".join(piece for piece, _ in pieces)
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _stats_text(counts: CopyStats) -> str:
-    rows = {
-        "prompt tokens": counts.num_prompt_tokens,
-        "output tokens": counts.num_output_tokens,
-        "rounds": counts.rounds,
-        "kept drafts": counts.kept_drafts,
-        "drafted": counts.num_draft_tokens,
-        "accepted": counts.num_accepted_tokens,
-        "longest match": counts.longest_match,
-        "tokens per round": f"{counts.tokens_per_round:.2f}",
-        "tok/s": f"{counts.tokens_per_second:.1f}",
-        "prefill seconds": f"{counts.prefill_seconds:.2f}",
-    }
-    if counts.num_model_passes or counts.num_model_skips:
-        rows |= {
-            "draft model's passes": counts.num_model_passes,
-            "draft model's seconds": f"{counts.model_seconds:.2f}",
-            "rounds without it": counts.num_model_skips,
-            "agreed with copies": f"{counts.num_agreed} of {counts.num_compared}",
-        }
-    return "\n".join(f"{name}: {value}" for name, value in rows.items())
 
 
 def _document(engine: Engine, choice: Choice, counts: CopyStats) -> dict[str, Any]:

@@ -79,11 +79,19 @@ class SamplingFlags(SamplingOptions):
         super(SamplingFlags, self).__post_init__()
 
 
+def _model_names(_context: object) -> list[tuple[str, str]]:
+    """Names of models for a shell to complete, and whose folders they are in."""
+    from copyahead.loading.catalog import scan
+
+    return [(entry.name, entry.source) for entry in scan() if not entry.problem]
+
+
 ModelPath = Annotated[
     Path | None,
     Parameter(
-        help="Path of a GGUF file, or of the folder of a transformers model; the bundled model "
-        "when not given."
+        help="Path of a GGUF file or of the folder of a transformers model, or the name of one that "
+        "`copyahead models` lists; the bundled model when not given.",
+        completer=_model_names,
     ),
 ]
 Model = Annotated[ModelOptions, Flat, Parameter(group=MODEL)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +29,7 @@ class RecordOptions:
     """Which draft model is asked, and for how much."""
 
     draft_model: Path | None = None
-    """GGUF file of the draft model, whose tokenizer the traces are read with; the bundled model
+    """GGUF file, or name, of the draft model, whose tokenizer the traces are read with; the bundled model
     when not given."""
     output: Path | None = None
     """File to write. One that the same command has begun is gone on with."""
@@ -78,6 +78,7 @@ def record_drafts(
     Example: `copyahead record-drafts runs.jsonl.gz --draft-model small.gguf --output drafts.jsonl`
     """
     from copyahead.backends.llama_cpp.gguf import find_model
+    from copyahead.loading import find
     from copyahead.traces.drafts.asking import Asker
     from copyahead.traces.drafts.draft_file import DraftWriter
     from copyahead.traces.drafts.recording import choose_requests, record
@@ -92,9 +93,10 @@ def record_drafts(
         )
     path = options.output.expanduser()
     try:
-        find_model(options.draft_model)
+        model = find_model(find(options.draft_model))
     except ModelError as error:
         raise ModelError(f"draft_{error}") from None
+    options = replace(options, draft_model=model)
     corpus = _read(traces, options.draft_model, trace_options)
     requests = choose_requests(corpus, options.limit, options.session_limit)
     total = corpus.only(requests).num_written

@@ -209,22 +209,27 @@ def _service(
     from copyahead.server.service import Service
 
     path = find(model)
-    output.remark(f"loading {path.name}")
+    output.remark(f"loading {_name_of(path, model)}")
     lookup, shared, draft = drafting
     engine = load(path, model=model_options, lookup=lookup, shared=shared, draft=draft)
     engine.warm_up()
     try:
         template = ChatTemplate.from_backend(engine.backend)
         policy = lookup.policy if engine.max_draft_tokens else ""
-        named = replace(options, model_name=http.alias or _name_of(path), policy=policy)
+        named = replace(options, model_name=http.alias or _name_of(path, model), policy=policy)
         return Service(AsyncEngine(engine), named, template)
     except BaseException:
         engine.close()
         raise
 
 
-def _name_of(path: Path) -> str:
-    """A file's without its ending, a folder's as it is: dots in it are no ending."""
+def _name_of(path: Path, given: Path | None) -> str:
+    """A file's without its ending, a folder's as it is: dots in it are no ending.
+
+    Of a model that was found by name, that name.
+    """
+    if given is not None and path != given.expanduser():
+        return str(given)
     return path.resolve().name if path.is_dir() else path.stem
 
 

@@ -2,6 +2,7 @@
 
 models        a GGUF file or a folder of transformers, and the backend that runs it
 draft_model   a draft model beside it
+catalog/      models by name, in the folders where people keep them
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from copyahead.config import DraftModelOptions, LookupOptions, ModelOptions, SharedOptions
 from copyahead.contracts import Backend, ChainDrafter
-from copyahead.loading.models import find
+from copyahead.loading.models import find, may_be_name
 
 if TYPE_CHECKING:
     from copyahead.engine import Engine
     from copyahead.engine.scheduler import EngineOptions
 
-__all__ = ["check_policy", "find", "load", "make_engine"]
+__all__ = ["check_policy", "find", "load", "make_engine", "may_be_name"]
 
 
 def load(
@@ -31,7 +32,8 @@ def load(
     options: EngineOptions | None = None,
 ) -> Engine:
     """An engine over the model at `path`: a GGUF file, run by llama.cpp, or the folder of a
-    transformers model. None takes the bundled one.
+    transformers model, or the name of one that is on this machine (see `loading.catalog`). None
+    takes the bundled one.
 
     Raises ConfigError for a wrong option, and ModelError when the model, or the draft model that
     `draft` names, cannot be used as asked.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from copyahead.config import ModelOptions
 from copyahead.contracts import Backend, Tokenizer
+from copyahead.errors import ModelError
 from copyahead.step_cost import StepCost
 
 
@@ -24,14 +25,30 @@ class Probed(NamedTuple):
 def find(path: str | os.PathLike[str] | None) -> Path:
     """The model to use: a GGUF file, or a folder of transformers; None takes the bundled one.
 
-    Raises ModelError where `path` is neither.
+    What is no path may be the name of a model that is on this machine already; a path that exists
+    always wins. Raises ModelError where `path` is none of these.
     """
     from copyahead.backends.llama_cpp.gguf import find_model
     from copyahead.backends.transformers.folder import is_folder
 
-    if path is not None and is_folder(folder := Path(path).expanduser()):
-        return folder
-    return find_model(path)
+    if path is None:
+        return find_model(None)
+    given = Path(path).expanduser()
+    if may_be_name(given):
+        from copyahead.loading.catalog import find_named, unknown
+
+        entry = find_named(str(given))
+        if entry is None:
+            raise ModelError(
+                f"model {given} does not exist, as a path or by name: {unknown(str(given))}"
+            )
+        given = entry.path
+    return given if is_folder(given) else find_model(given)
+
+
+def may_be_name(path: Path) -> bool:
+    """Whether `path` is no path that exists, and none that is written out from a root."""
+    return bool(path.name) and not path.is_absolute() and not os.path.lexists(path)
 
 
 def load_probed(path: Path, options: ModelOptions) -> Probed:

@@ -21,14 +21,18 @@ def find_tokenizer(name: str | os.PathLike[str] | None) -> tuple[str, TextTokeni
         path = Path(name).expanduser()
         return path.name, JsonTokenizer(path)
     if name is not None and (folder := Path(name).expanduser()).is_dir():
-        from copyahead.backends.transformers.tokenizer import FolderTokenizer
-
-        return folder.resolve().name, FolderTokenizer(folder)
-    from copyahead.backends.llama_cpp.gguf import find_model
+        return _of_folder(folder)
     from copyahead.backends.llama_cpp.tokenizer import load_vocabulary
+    from copyahead.loading import find
 
-    path = find_model(name)
-    return path.name, load_vocabulary(path)
+    path = find(name)
+    return _of_folder(path) if path.is_dir() else (path.name, load_vocabulary(path))
+
+
+def _of_folder(folder: Path) -> tuple[str, TextTokenizer]:
+    from copyahead.backends.transformers.tokenizer import FolderTokenizer
+
+    return folder.resolve().name, FolderTokenizer(folder)
 
 
 def decode(tokenizer: TextTokenizer, tokens: Sequence[Token]) -> str:

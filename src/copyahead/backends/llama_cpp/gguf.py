@@ -38,7 +38,28 @@ _SCALAR_FORMATS = {
     11: "<q",
     12: "<d",
 }
+_WHOLE = frozenset(_SCALAR_FORMATS.values()) - {"<f", "<?", "<d"}
 _STRING, _ARRAY = 8, 9
+_MAX_ITEMS = 1 << 23
+"""Items of an array whose items have lengths of their own; real vocabularies have some 2^18."""
+_LENGTH = struct.Struct("<Q")
+_DEFAULT_ALIGNMENT = 32
+
+_FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
+    11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
+    17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS",
+    23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M",
+    30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
+}  # fmt: skip
+"""Names of llama.cpp's numbers in `general.file_type`."""
+_TENSOR_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 10: "Q2_K",
+    11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
+    19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 29: "IQ1_M", 30: "BF16",
+    34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+}  # fmt: skip
+"""Names of ggml's numbers for the type of a tensor."""
 
 
 class ModelFile(msgspec.Struct, frozen=True):
@@ -49,6 +70,20 @@ class ModelFile(msgspec.Struct, frozen=True):
     """Such as `llama`; empty when the file does not say."""
     tensor_types: dict[int, int]
     """How many of the tensors with two dimensions or more have each ggml type number."""
+    context_size: int | None = None
+    """Tokens that the model was trained on at once; None when the file does not say."""
+    file_type: int | None = None
+    """llama.cpp's number for the mixture of types; None when the file does not say."""
+
+    @property
+    def quantisation(self) -> str:
+        """Such as `Q4_K_M`: the mixture that the file names, or the type of most of its tensors;
+        empty where it has none that is known."""
+        named = _FILE_TYPES.get(-1 if self.file_type is None else self.file_type)
+        if named is not None or not self.tensor_types:
+            return named or ""
+        most = max(self.tensor_types, key=self.tensor_types.__getitem__)
+        return _TENSOR_TYPES.get(most, "")
 
 
 def bundled_model() -> Path:
@@ -93,12 +128,17 @@ def find_model(path: str | os.PathLike[str] | None) -> Path:
 
 
 def read_header(path: Path) -> ModelFile:
-    """The architecture and the tensor types of a GGUF file. Raises ModelError when it is cut."""
+    """What the head of a GGUF file says. Raises ModelError when it is cut or cannot be read.
+
+    Takes a tenth of a second for a large vocabulary; of the tensors only the table is read.
+    """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Header(data).read(str(path))
-    except (struct.error, LookupError, ValueError):
+    except (struct.error, LookupError, ValueError, OverflowError, RecursionError):
         raise ModelError(f"model {path} is cut short or damaged: fetch it again") from None
+    except OSError as error:
+        raise ModelError(f"model {path} cannot be read ({error.strerror})") from None
 
 
 def fingerprint(path: Path) -> str:
@@ -121,28 +161,56 @@ class _Header:
         self._at = len(_MAGIC)
 
     def read(self, path: str) -> ModelFile:
+        if self._data[: len(_MAGIC)] != _MAGIC:
+            raise ModelError(f"model {path} is not a GGUF file: convert it, or name another")
         version = self._scalar("<I")
         if version not in (2, 3):
             raise ModelError(f"model {path} is GGUF version {version}: convert it to version 3")
         num_tensors, num_fields = self._scalar("<Q"), self._scalar("<Q")
-        architecture = ""
-        for _ in range(num_fields):
+        fields = self._fields(num_fields)
+        types = self._tensors(num_tensors, int(fields.get("general.alignment", 0)))
+        architecture = str(fields.get("general.architecture", ""))
+        context = fields.get(f"{architecture}.context_length")
+        kind = fields.get("general.file_type")
+        return ModelFile(
+            path=path,
+            architecture=architecture,
+            tensor_types=types,
+            context_size=None if context is None else int(context),
+            file_type=None if kind is None else int(kind),
+        )
+
+    def _fields(self, count: int) -> dict[str, str | int]:
+        """The fields that are read: the architecture, and whole numbers."""
+        found: dict[str, str | int] = {}
+        for _ in range(count):
             key = self._string()
             kind = self._scalar("<I")
             if key == b"general.architecture" and kind == _STRING:
-                architecture = self._string().decode()
+                found[key.decode()] = self._string().decode()
+            elif _SCALAR_FORMATS.get(kind, "") in _WHOLE:
+                found[key.decode("utf-8", "replace")] = self._scalar(_SCALAR_FORMATS[kind])
             else:
                 self._skip(kind)
+        return found
+
+    def _tensors(self, count: int, alignment: int) -> dict[int, int]:
+        """How many tensors there are of each type. ValueError where the file ends before one."""
         types: Counter[int] = Counter()
-        for _ in range(num_tensors):
+        last = -1
+        for _ in range(count):
             self._string()
             num_dims = self._scalar("<I")
             self._at += 8 * num_dims
             kind = self._scalar("<I")
-            self._at += 8
+            last = max(last, self._scalar("<Q"))
             if num_dims > 1:
                 types[kind] += 1
-        return ModelFile(path=path, architecture=architecture, tensor_types=dict(types))
+        alignment = alignment or _DEFAULT_ALIGNMENT
+        begin = -(-self._at // alignment) * alignment
+        if last >= 0 and begin + last >= len(self._data):
+            raise ValueError("a tensor past the end")
+        return dict(types)
 
     def _scalar(self, form: str) -> int:
         value = struct.unpack_from(form, self._data, self._at)[0]
@@ -162,10 +230,21 @@ class _Header:
             self._string()
         elif kind == _ARRAY:
             item, count = self._scalar("<I"), self._scalar("<Q")
-            if item in (_STRING, _ARRAY):
+            if item in (_STRING, _ARRAY) and count > _MAX_ITEMS:
+                raise ValueError("more items than there are")
+            if item == _STRING:
+                self._skip_strings(count)
+            elif item == _ARRAY:
                 for _ in range(count):
                     self._skip(item)
             else:
                 self._at += count * struct.calcsize(_SCALAR_FORMATS[item])
         else:
             self._at += struct.calcsize(_SCALAR_FORMATS[kind])
+
+    def _skip_strings(self, count: int) -> None:
+        """A vocabulary: the loop that reading a head takes its time for."""
+        data, at, length_at = self._data, self._at, _LENGTH.unpack_from
+        for _ in range(count):
+            at += 8 + length_at(data, at)[0]
+        self._at = at

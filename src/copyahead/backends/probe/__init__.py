@@ -6,4 +6,5 @@ measure   one measurement; of a GGUF model in a process of its own
 measured  what a backend must offer for that
 ragged    its part with several sequences of unequal rows
 cache     what was found, kept on disk
+known     what was found before, for a list of models
 """

@@ -67,6 +67,15 @@ def read(name: str, kind: type[_Result]) -> _Result | None:
         return None
 
 
+def read_all(kind: type[_Result]) -> list[_Result]:
+    """Every whole result that is kept, as `kind`, which may have fewer fields."""
+    try:
+        names = sorted(path.stem for path in (cache_dir() / "probes").glob("*.json"))
+    except OSError:
+        return []
+    return [result for name in names if (result := read(name, kind)) is not None]
+
+
 def write(name: str, result: msgspec.Struct) -> None:
     """Keep `result` under `name`, whole or not at all. A cache that cannot be written is none,
     which is said once."""

@@ -166,6 +166,30 @@ def by_source_json(counts: CopyStats) -> dict[str, dict[str, int]]:
     }
 
 
+def stats_text(counts: CopyStats) -> str:
+    """What copying did for a request, a line a figure."""
+    rows = {
+        "prompt tokens": counts.num_prompt_tokens,
+        "output tokens": counts.num_output_tokens,
+        "rounds": counts.rounds,
+        "kept drafts": counts.kept_drafts,
+        "drafted": counts.num_draft_tokens,
+        "accepted": counts.num_accepted_tokens,
+        "longest match": counts.longest_match,
+        "tokens per round": f"{counts.tokens_per_round:.2f}",
+        "tok/s": f"{counts.tokens_per_second:.1f}",
+        "prefill seconds": f"{counts.prefill_seconds:.2f}",
+    }
+    if counts.num_model_passes or counts.num_model_skips:
+        rows |= {
+            "draft model's passes": counts.num_model_passes,
+            "draft model's seconds": f"{counts.model_seconds:.2f}",
+            "rounds without it": counts.num_model_skips,
+            "agreed with copies": f"{counts.num_agreed} of {counts.num_compared}",
+        }
+    return "\n".join(f"{name}: {value}" for name, value in rows.items())
+
+
 def draft_model_json(counts: CopyStats) -> dict[str, float]:
     """What a draft model did; zeros where there is none."""
     return {

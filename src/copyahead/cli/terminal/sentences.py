@@ -36,23 +36,22 @@ def with_flags(sentence: str, flags: Iterable[str]) -> str:
 
 
 def check_model_path(command: str, model: Path | None, *, has_text: bool = True) -> None:
-    """Raise ModelError where `model` is no path, and say what to do with what it is.
+    """Raise ModelError where `model` is neither a path nor a model's name, and say what it is.
 
     What looks like a path is left to those who open it. `has_text`: whether the command has what
     else it needs.
     """
+    from copyahead.loading.catalog import find_named, unknown
+
     word = "" if model is None else str(model)
-    if not word or _looks_like_a_path(word):
+    if not word or _looks_like_a_path(word) or find_named(word) is not None:
         return
     if not has_text or len(word.split()) > 1:
         raise ModelError(
-            f"{word!r} is no file, so it is not the model: for a text to continue write "
-            f"copyahead generate --prompt {shlex.quote(word)}"
+            f"{word!r} is neither a file nor a model's name, so it is not the model: for a text to "
+            f"continue write copyahead generate --prompt {shlex.quote(word)}"
         )
-    raise ModelError(
-        f"{word!r} is no file, and models are not found by name: give the path of a GGUF file, as "
-        f"in copyahead {command} ./{word}.gguf, or none for the bundled model"
-    )
+    raise ModelError(f"{word!r} is neither a file nor a model's name: {unknown(word)}")
 
 
 def unknown_command(word: str, commands: Collection[str]) -> str:
