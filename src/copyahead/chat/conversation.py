@@ -11,6 +11,7 @@ of each other, so what is tokenised by itself gets the ids that it has in the wh
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import msgspec
@@ -83,7 +84,7 @@ class Conversation:
         return Reply(ReasoningSplitter(turn.thinking, self._template.markers))
 
     def answered(self, text: str, reply: Reply, tokens: Sequence[Token]) -> None:
-        """Take up the answer to the last message asked: `text`, as `tokens` that the model wrote."""
+        """Take up the answer to `text`, asked last, as the `tokens` that the model wrote."""
         message = {"role": "assistant", "content": reply.content}
         if reply.reasoning:
             message["reasoning_content"] = reply.reasoning
@@ -128,36 +129,30 @@ class Conversation:
     def _kept(self, rendered: RenderedPrompt) -> tuple[list[_Segment], list[Token], int]:
         """What of the segments stands for the beginning of `rendered`: the segments, their ids,
         and how long that beginning is."""
-        kept: list[_Segment] = []
-        tokens: list[Token] = []
-        best: tuple[list[_Segment], list[Token], int] = ([], [], 0)
         controls = dict(self._own_controls(rendered))
-        ends = set(controls.values())
-        done = 0
+        edges = {*controls, *controls.values()}
+        kept: list[_Segment] = []
+        num_safe = done = length = 0
         for segment in self._segments:
             segment = self._trimmed(segment, rendered, done)
             if not _stands_at(segment, rendered, done):
                 break
-            done += len(segment.text)
-            end = controls.get(done)
-            tokens = [*tokens, *segment.tokens]
+            end = done + len(segment.text)
             if segment.end_token is not None:
-                if end is None or not self._spells(rendered.text[done:end], segment.end_token):
-                    # Ended otherwise than the template has it: what the model wrote stays.
-                    segment = msgspec.structs.replace(segment, end_token=None)
-                else:
-                    tokens.append(segment.end_token)
-                    segment = msgspec.structs.replace(
-                        segment,
-                        text=segment.text + rendered.text[done:end],
-                        tokens=(*segment.tokens, segment.end_token),
-                        end_token=None,
-                    )
-                    done = end
-            kept = [*kept, segment]
-            if done in controls or done in ends:
-                best = kept, tokens, done
-        return [*best[0]], [*best[1]], best[2]
+                segment = self._ended(segment, rendered.text[end : controls.get(end, end)])
+            kept.append(segment)
+            done += len(segment.text)
+            if done in edges:
+                num_safe, length = len(kept), done
+        kept = kept[:num_safe]
+        return kept, [token for segment in kept for token in segment.tokens], length
+
+    def _ended(self, segment: _Segment, spelling: str) -> _Segment:
+        """An answer with its end token, where that is what the template ends it with."""
+        text, tokens, end_token = segment.text, segment.tokens, segment.end_token
+        if end_token is not None and spelling and self._spells(spelling, end_token):
+            text, tokens = text + spelling, (*tokens, end_token)
+        return _Segment(text, segment.spans, tokens)
 
     def _trimmed(self, segment: _Segment, rendered: RenderedPrompt, at: int) -> _Segment:
         """An answer without the white space at its end, where the template takes that off."""
@@ -186,7 +181,7 @@ class Conversation:
                 rendered.text[start:end],
                 [(a - start, b - start) for a, b in rendered.literal_spans if start <= a < end],
             )
-            for start, end in zip(edges, edges[1:], strict=False)
+            for start, end in itertools.pairwise(edges)
         ]
 
     def _encode(self, piece: RenderedPrompt, before: str) -> tuple[Token, ...]:

@@ -36,8 +36,8 @@ def models(*, json: Json = False) -> int:
     """List the models that are on this machine, and the names to give for them.
 
     They are looked for where LM Studio, Ollama, Hugging Face and llama.cpp keep theirs, and in the
-    folders that the variable COPYAHEAD_MODELS lists. Wherever a command takes a model, it takes such
-    a name, or a part of one that no other model has. Nothing is downloaded.
+    folders that the variable COPYAHEAD_MODELS lists. Wherever a command takes a model, it takes
+    such a name, or a part of one that no other model has. Nothing is downloaded.
 
     Example: `copyahead models --json`
     """

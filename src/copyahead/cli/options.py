@@ -89,7 +89,7 @@ def _model_names(_context: object) -> list[tuple[str, str]]:
 ModelPath = Annotated[
     Path | None,
     Parameter(
-        help="Path of a GGUF file or of the folder of a transformers model, or the name of one that "
+        help="Path of a GGUF file or of the folder of a transformers model, or a name that "
         "`copyahead models` lists; the bundled model when not given.",
         completer=_model_names,
     ),

@@ -29,8 +29,8 @@ class RecordOptions:
     """Which draft model is asked, and for how much."""
 
     draft_model: Path | None = None
-    """GGUF file, or name, of the draft model, whose tokenizer the traces are read with; the bundled model
-    when not given."""
+    """GGUF file, or name, of the draft model, whose tokenizer the traces are read with; the bundled
+    model when not given."""
     output: Path | None = None
     """File to write. One that the same command has begun is gone on with."""
     depth: Annotated[int, Range(1, 32)] = 8

@@ -39,9 +39,8 @@ def find(path: str | os.PathLike[str] | None) -> Path:
 
         entry = find_named(str(given))
         if entry is None:
-            raise ModelError(
-                f"model {given} does not exist, as a path or by name: {unknown(str(given))}"
-            )
+            what = unknown(str(given))
+            raise ModelError(f"model {given} does not exist, as a path or by name: {what}")
         given = entry.path
     return given if is_folder(given) else find_model(given)
 

@@ -21,6 +21,10 @@ class _Kept(msgspec.Struct):
     exactness: Exactness
     step_seconds: dict[int, float]
 
+    def is_by(self, build: str) -> bool:
+        """Whether this build of llama.cpp, or some torch, was measured."""
+        return self.library == build or "torch" in self.library
+
     @property
     def rank(self) -> tuple[bool, int, float]:
         """Greater is better: exact, then for more rows, then faster."""
@@ -37,9 +41,7 @@ class Known:
         for kept in cache.read_all(_Kept):
             # A quick look at the cost of two sizes proves nothing, nor does another build.
             # (A folder's names versions of torch and transformers, which take long to load.)
-            if len(kept.step_seconds) <= 2 or not (
-                kept.library == build or "torch" in kept.library
-            ):
+            if len(kept.step_seconds) <= 2 or not kept.is_by(build):
                 continue
             best = self._best.setdefault(kept.fingerprint, kept)
             if kept.rank > best.rank:

@@ -128,7 +128,7 @@ def _run(
     tinted: bool,
 ) -> int:
     """Load the model and talk with it; the exit status."""
-    from contextlib import closing
+    from contextlib import ExitStack, closing
 
     from copyahead.chat.template.template import ChatTemplate
     from copyahead.cli.chat.commands import Commands
@@ -140,15 +140,16 @@ def _run(
     model_options, lookup, draft = loaded
     # So that /lookup can switch it on.
     lookup = replace(lookup, lookup=True)
-    with load(model, model=model_options, lookup=lookup, draft=draft) as engine:
-        with closing(ChatTemplate.from_backend(engine.backend)) as template:
-            session = Session(engine, template, settings, system=options.system)
-            name = str(model) if model is not None else Path(engine.backend.name).stem
-            loop = Loop(session, Screen(terminal=interactive, tinted=tinted))
-            commands = Commands(session, model=name, draft=draft, say=loop.say)
-            if engine.draft_model is not None:
-                output.remark(f"draft model: {engine.draft_model}")
-            if interactive:
-                output.remark(f"{name}, {output.level(engine.backend.exactness)}; /help for help")
-                return loop.talk(commands)
+    with ExitStack() as stack:
+        engine = stack.enter_context(load(model, model=model_options, lookup=lookup, draft=draft))
+        template = stack.enter_context(closing(ChatTemplate.from_backend(engine.backend)))
+        session = Session(engine, template, settings, system=options.system)
+        name = str(model) if model is not None else Path(engine.backend.name).stem
+        loop = Loop(session, Screen(terminal=interactive, tinted=tinted))
+        commands = Commands(session, model=name, draft=draft, say=loop.say)
+        if engine.draft_model is not None:
+            output.remark(f"draft model: {engine.draft_model}")
+        if not interactive:
             return loop.read(commands, sys.stdin.buffer)
+        output.remark(f"{name}, {output.level(engine.backend.exactness)}; /help lists commands")
+        return loop.talk(commands)

@@ -21,7 +21,7 @@ from copyahead.errors import ConfigError
 from copyahead.loading import check_policy
 
 _KEYS = (
-    "Enter sends the message. Alt-Enter, or a backslash at the end of a line, begins another line.\n"
+    "Enter sends the message. Alt-Enter, or a backslash at the end of a line, begins a new line.\n"
     "Ctrl-C stops an answer. Ctrl-D at an empty prompt ends the chat.\n"
     "A message that is to begin with a slash begins with a space."
 )
@@ -59,7 +59,7 @@ class Commands:
             "/lookup": _Command("on|off", "copy, or decode plainly", self._lookup),
             "/policy": _Command("NAME", "how much of a copy to try", self._policy),
             "/system": _Command(
-                "TEXT", "another system message; none without a text", self._system
+                "TEXT", "set the system message; without a text, none", self._system
             ),
             "/file": _Command("PATH", "add a file's text to the next message", self._file),
             "/save": _Command("PATH", "write the conversation to a file", self._save),
@@ -133,7 +133,7 @@ class Commands:
         self._say(f"{path.name}, {len(text)} characters, goes with the next message")
 
     def _text(self, path: Path, context_size: int) -> str:
-        """A file's text. ConfigError where the context cannot hold it: a token has so many bytes."""
+        """A file's text. ConfigError where it has more bytes than the context can hold."""
         tokenizer = self._session.engine.backend.tokenizer
         if not self._longest:
             lengths = (len(tokenizer.token_bytes(id_)) for id_ in range(tokenizer.vocab_size))

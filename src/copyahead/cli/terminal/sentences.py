@@ -51,7 +51,7 @@ def check_model_path(command: str, model: Path | None, *, has_text: bool = True)
             f"{word!r} is neither a file nor a model's name, so it is not the model: for a text to "
             f"continue write copyahead generate --prompt {shlex.quote(word)}"
         )
-    raise ModelError(f"{word!r} is neither a file nor a model's name: {unknown(word)}")
+    raise ModelError(f"{word!r} is neither a file nor a model's name: {unknown(word, command)}")
 
 
 def unknown_command(word: str, commands: Collection[str]) -> str:

@@ -59,14 +59,16 @@ def find_named(word: str) -> Entry | None:
     return whole[0] if whole else None
 
 
-def unknown(word: str) -> str:
-    """What to say of a name that no model has: those that are nearest to it."""
+def unknown(word: str, command: str = "") -> str:
+    """What to say of a name that no model has: those that are nearest to it. `command`: where it
+    was given."""
     entries = [entry for entry in scan() if not entry.problem]
     near = closest(word, entries)
     if near:
         return f"did you mean {_listed(near)}?"
-    known = "copyahead models lists those that are found here" if entries else "none is found here"
-    return f"give the path of a GGUF file, or a name ({known})"
+    example = f", as in copyahead {command} ./{word}.gguf" if command else ""
+    known = "that copyahead models lists" if entries else "of a model in COPYAHEAD_MODELS"
+    return f"give the path of a GGUF file{example}, or a name {known}"
 
 
 def matching(word: str, entries: Sequence[Entry]) -> list[Entry]:
