@@ -80,8 +80,9 @@ GUESSES = {
     "a text": (["generate", "Once upon a time"], "--prompt 'Once upon a time'"),
     "a text for a server": (["serve", "Once upon a time"], "--prompt 'Once upon a time'"),
     "a word": (["generate", "hello"], "write copyahead generate --prompt hello"),
-    "a model's name": (["serve", "qwen"], "models are not found by name"),
-    "a name and a prompt": (["generate", "qwen", "--prompt", "a"], "models are not found by name"),
+    "a model's name": (["serve", "qwen"], "neither a file nor a model's name: give the path"),
+    "a name and a prompt": (["generate", "qwen", "--prompt", "a"], "file nor a model's name: give"),
+    "nearly a name": (["chat", "smollm2-135n"], "did you mean SmolLM2-135M-Instruct"),
     "a name to compare": (["compare", "qwen"], "copyahead compare ./qwen.gguf"),
     "a path": (["generate", "./qwen.gguf", "--prompt", "a"], "model qwen.gguf does not exist"),
     "no command": (["hello"], "copyahead generate --prompt hello"),
@@ -92,7 +93,10 @@ GUESSES = {
 
 
 @pytest.mark.parametrize("name", GUESSES)
-def test_a_lone_word_is_taken_for_what_it_probably_is(cli: Run, name: str) -> None:
+def test_a_lone_word_is_taken_for_what_it_probably_is(
+    cli: Run, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     arguments, expected = GUESSES[name]
     status, out, err = cli(*arguments)
     assert (status, out) == (2, "")

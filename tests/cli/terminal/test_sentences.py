@@ -57,8 +57,8 @@ def test_large_numbers_are_written_in_full(done: Done) -> None:
 
 
 COMMANDS = (
-    "serve", "generate", "compare", "demo", "probe", "replay", "record-drafts", "policies",
-    "warmup",
+    "chat", "serve", "generate", "compare", "demo", "models", "probe", "replay", "record-drafts",
+    "policies", "vllm-check", "warmup",
 )  # fmt: skip
 
 
@@ -71,7 +71,8 @@ def test_each_command_has_an_example_and_groups(done: Done, command: str) -> Non
     assert [group for group in groups if group in expected] == [
         group for group in expected if group in groups
     ]
-    assert ("Model" in groups) == (command in ("serve", "generate", "compare", "demo", "probe"))
+    loading = ("chat", "serve", "generate", "compare", "demo", "probe")
+    assert ("Model" in groups) == (command in loading)
     assert "()" not in out
 
 

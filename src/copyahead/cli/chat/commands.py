@@ -192,8 +192,7 @@ class Commands:
         settings.sampling = options.sampling or settings.sampling
         settings.stop = settings.stop if options.stop is None else options.stop
         settings.max_tokens = options.max_tokens
-        if options.lookup is not None:
-            session.set_lookup(options.lookup)
+        settings.lookup = settings.lookup if options.lookup is None else options.lookup
         self._say(f"{len(messages)} messages were read from {path}")
 
     def _reset(self, rest: str) -> None:

@@ -7,14 +7,16 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from copyahead.engine.text import MAX_STOP_LENGTH
 from copyahead.errors import ConfigError, CopyaheadError
 from copyahead.sampling import SamplingOptions
 
 _MAX_BYTES = 64 << 20
+_Stop = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
 
 
 class SavedMessage(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -31,8 +33,8 @@ class SavedOptions(msgspec.Struct, forbid_unknown_fields=True):
 
     lookup: bool | None = None
     policy: str | None = None
-    max_tokens: int | None = None
-    stop: tuple[str, ...] | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    stop: tuple[_Stop, ...] | None = None
     sampling: SamplingOptions | None = None
 
 

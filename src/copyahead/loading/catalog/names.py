@@ -92,6 +92,8 @@ def matching(word: str, entries: Sequence[Entry]) -> list[Entry]:
 def closest(word: str, entries: Iterable[Entry]) -> list[Entry]:
     """The entries with a name that is much like `word`."""
     plain = _plain(word)
+    if not plain:
+        return []
     scored = [(max(_likeness(plain, _plain(name)) for name in e.names), e.name, e) for e in entries]
     near = sorted((one for one in scored if one[0] >= _ALIKE), key=lambda one: (-one[0], one[1]))
     return [entry for _, _, entry in near[:_NEAREST]]
