@@ -17,6 +17,9 @@ import pytest
 pytestmark = pytest.mark.model
 
 ROOT = Path(__file__).parents[3]
+PROMPT = r"\x1b\[\?2004h[^\x07]*?>"
+"""Text that is pasted is bracketed from here on, and the prompt is drawn."""
+SENT = r"\x1b\[\?2004l"
 COPIED = "\x1b[32m"
 LIST = "Repeat this text: Twelve grey herons stood in the shallow water and watched the boats."
 Start = Callable[..., Any]
@@ -29,7 +32,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
         **kept,
         "COPYAHEAD_CACHE_DIR": str(tmp_path / "cache"),
         "HOME": str(tmp_path),
-        # Kernels that were compiled before are not compiled again.
         "PROMPT_TOOLKIT_NO_CPR": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
         "TERM": "xterm-256color",
@@ -44,12 +46,12 @@ def start(environment: dict[str, str]) -> Iterator[Start]:
     def call(*arguments: str) -> Any:
         command = ["-m", "tests.cli.chat.real_chat", "chat", *arguments]
         child = pexpect.spawn(
-            sys.executable, command, env=environment, encoding="utf-8", timeout=120,
+            sys.executable, command, env=environment, encoding="utf-8", timeout=60,
             dimensions=(40, 120),
         )  # fmt: skip
         running.append(child)
         child.expect("/help lists commands")
-        child.expect("> ")
+        child.expect(PROMPT)
         return child
 
     yield call
@@ -62,7 +64,7 @@ def ask(child: Any, message: str) -> tuple[str, str]:
     child.send(f"{message}\r")
     child.expect(r"\[([^\[\]]* prompt tokens read)\]")
     shown, status = child.before, child.match[1]
-    child.expect("> ")
+    child.expect(PROMPT)
     return shown, status
 
 
@@ -89,7 +91,7 @@ def test_the_second_turn_copies_the_first_and_reads_only_what_is_new(start: Star
     child.expect("2 answers of this conversation:")
     child.expect(r"accepted: (\d+)")
     assert int(child.match[1]) > 0
-    child.expect("> ")
+    child.expect(PROMPT)
     child.sendeof()
     child.expect(pexpect.EOF)
     child.wait()
@@ -97,19 +99,25 @@ def test_the_second_turn_copies_the_first_and_reads_only_what_is_new(start: Star
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_chat(start: Start) -> None:
-    child = start("--min-p", "0", "--max-tokens", "2000")
-    child.send("Count from one to five hundred, in words, one a line.\r")
-    child.expect("[Oo]ne")
-    child.sendintr()
-    child.expect(r"\(stopped\)")
-    child.expect("prompt tokens read")
-    child.expect("> ")
-    _, status = ask(child, "/lookup off\rSay hello.")
-    read, prompt = num_read(status)
-    # What was written before is part of the conversation.
-    assert read < prompt
+    # Token 2 ends an answer: without it there is always something to stop.
+    child = start("--logit-bias.2", "-100")
+    statuses = []
+    for message in ("Name some birds.", "Name some more."):
+        child.send(f"{message}\r")
+        child.expect(SENT)
+        child.expect(r"\w+ \w+")
+        child.sendintr()
+        child.expect(r"\(stopped\)")
+        child.expect(r"\[([^\[\]]* prompt tokens read)\]")
+        statuses.append(num_read(child.match[1]))
+        child.expect(PROMPT)
+    # What was written before it was stopped is part of the conversation.
+    (first, all_of_it), (second, more) = statuses
+    assert first == all_of_it
+    assert second < 25 < more
     child.sendintr()
     child.expect("Ctrl-D or /quit ends the chat")
+    child.expect(PROMPT)
     child.send("/quit\r")
     child.expect(pexpect.EOF)
     child.wait()
@@ -120,18 +128,18 @@ def test_lines_history_and_what_goes_wrong(start: Start, tmp_path: Path) -> None
     child = start("--max-tokens", "4", "--no-show-copied")
     child.send("one\\\rtwo\x1b\rthree\r")
     child.expect("prompt tokens read")
-    child.expect("> ")
+    child.expect(PROMPT)
     child.send("/load /no/such\r")
     child.expect("/no/such cannot be read")
-    child.expect("> ")
+    child.expect(PROMPT)
     saved = tmp_path / "saved.json"
     child.send(f"/save {saved}\r")
     child.expect("2 messages are in")
     assert "one\\ntwo\\nthree" in saved.read_text()
-    child.expect("> ")
+    child.expect(PROMPT)
     child.send("/help\r")
     child.expect("Alt-Enter, or a backslash at the end of a line")
-    child.expect("> ")
+    child.expect(PROMPT)
     # The last message but two, brought back with the arrow.
     child.send("\x1b[A" * 3 + "\x01\x0b/quit\r")
     child.expect(pexpect.EOF)
