@@ -214,7 +214,7 @@ BAD_FILES: dict[str, tuple[Any, str]] = {
         {"messages": [], "options": {"sampling": {"temperature": 99}}},
         "temperature must be",
     ),
-    "a stop": ({"messages": [], "options": {"stop": [""]}}, "options.stop[...]"),
+    "a stop": ({"messages": [], "options": {"stop": [""]}}, "options.stop[0]: Expected"),
     "a count": ({"messages": [], "options": {"max_tokens": -1}}, "options.max_tokens"),
 }
 
