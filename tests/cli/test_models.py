@@ -102,9 +102,9 @@ def test_a_broken_file_is_a_row_with_the_reason(listed: Any, done: Done, folder:
     (folder / "text.gguf").write_text("no model at all")
     (folder / "empty.gguf").touch()
     rows = listed()
-    assert "cut short or damaged" in rows["cut"]["problem"]
+    assert rows["cut"]["problem"].startswith("it is cut short or damaged")
     assert "cut short or damaged" in rows["head"]["problem"]
-    assert rows["text"]["problem"].startswith("is not a GGUF file")
+    assert rows["text"]["problem"].startswith("it is not a GGUF file")
     assert rows["empty"]["problem"].startswith("it is empty")
     assert rows["plain-Q8_0"]["problem"] is None
     out, err = done("models")

@@ -2,6 +2,7 @@
 
 Nothing in here knows HTTP: a terminal may chat through it as well as a server.
 
+conversation     turns, kept as token ids
 messages         messages in their plain form, and in the ways that templates want them
 prompt           from a conversation to the tokens of a request, and to how its answer is read
 reasoning        where thinking begins and ends

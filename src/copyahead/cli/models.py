@@ -72,7 +72,7 @@ def _row(entry: Entry, known: Known) -> _Row:
     try:
         _look_into(row)
     except ModelError as error:
-        row.problem = str(error).removeprefix(f"model {entry.path} ")
+        row.problem = str(error).replace(f"model {entry.path} ", "it ", 1)
         return row
     row.exactness = known.exactness(entry.path)
     return row
