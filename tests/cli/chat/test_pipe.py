@@ -85,7 +85,7 @@ def test_commands_work_and_say_nothing_on_standard_output(chat: Chat, tmp_path: 
     assert answered == {"role": "assistant", "content": SPEECH}
 
 
-WRONG: dict[str, tuple[str, str]] = {
+WRONG: dict[str, tuple[str | bytes, str]] = {
     "no command": ("/nonsense", "there is no command /nonsense: /help lists them"),
     "lookup": ("/lookup maybe", "/lookup must be followed by on or off, not 'maybe'"),
     "no policy": ("/policy", "/policy must be followed by a name"),
@@ -98,14 +98,14 @@ WRONG: dict[str, tuple[str, str]] = {
     "too much": ("/reset everything", "/reset stands alone: leave out 'everything'"),
     "load": ("/load /no/such", "/no/such cannot be read"),
     "save": ("/save /no/such/folder/x", "cannot be written (No such file or directory)"),
-    "not text": (b"\xff\xfe", "line 1 is not UTF-8 text"),  # type: ignore[dict-item]
+    "not text": (b"\xff\xfe", "line 1 is not UTF-8 text"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_one_sentence_and_the_chat_goes_on(chat: Chat, name: str) -> None:
     given, expected = WRONG[name]
-    line: Any = given if isinstance(given, bytes) else given.encode()
+    line = given if isinstance(given, bytes) else given.encode()
     status, out, err = chat(line + b"\nWho?\n")
     assert (status, out) == (1, f"{SPEECH}\n")
     assert err.count("\n") == 1
@@ -178,7 +178,12 @@ def test_save_and_load(chat: Chat, tmp_path: Path, backends: list[FakeBackend]) 
     assert document["options"]["sampling"]["temperature"] == 0.5
     assert (document["options"]["max_tokens"], document["options"]["stop"]) == (6, ["x"])
     prompts: set[str] = set()
-    backends.append(speaker(lambda prompt: prompts.add(prompt) or SPEECH))  # type: ignore[func-returns-value]
+
+    def says(prompt: str) -> str:
+        prompts.add(prompt)
+        return SPEECH
+
+    backends.append(speaker(says))
     _, out, err = chat(f'/load "{path}"\nAnd?\n/save {path}\n')
     assert out == "Twelve\n"
     assert "2 messages were read from" in err

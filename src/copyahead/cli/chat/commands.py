@@ -101,8 +101,8 @@ class Commands:
             self._say("nothing was answered yet")
             return
         self._say(f"last answer: {last.status()}")
-        count = len(self._session.conversation.messages) // 2
-        self._say(f"{count} answers of this conversation:")
+        count = self._session.num_answers
+        self._say(f"{count} {'answer' if count == 1 else 'answers'} of this conversation:")
         self._say(output.stats_text(self._session.totals))
 
     def _lookup(self, rest: str) -> None:

@@ -77,7 +77,8 @@ class Session:
         self.settings = settings
         self.conversation = Conversation(template, engine.backend.tokenizer, system)
         self.totals = CopyStats()
-        """Counters of all answers since the conversation began."""
+        """Counters of all answers since the conversation began, or was loaded."""
+        self.num_answers = 0
         self.last: Answered | None = None
         self._end_texts = template.end_texts
 
@@ -111,6 +112,7 @@ class Session:
         if choice.tokens:
             self.conversation.answered(text, reply, choice.tokens)
             self.totals.add(counts)
+            self.num_answers += 1
         full = len(turn.tokens) + len(choice.tokens) >= self.context_size
         self.last = Answered(
             text=reply.content,
@@ -130,7 +132,7 @@ class Session:
 
     def forget_counts(self) -> None:
         """Count from now on."""
-        self.totals, self.last = CopyStats(), None
+        self.totals, self.num_answers, self.last = CopyStats(), 0, None
 
     def set_lookup(self, on: bool) -> None:
         """Copy from now on, or not. Raises ConfigError where the model cannot have drafts."""
