@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,7 +47,11 @@ def test_a_flag_of_a_draft_model_needs_one(command: str, flag: str, cli: Run) ->
 
 
 @pytest.mark.parametrize("command", ["generate", "compare"])
-def test_a_draft_model_that_is_not_there_is_named(command: str, cli: Run) -> None:
+def test_a_draft_model_that_is_not_there_is_named(
+    command: str, cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No model of the user's has a name like it.
+    monkeypatch.setenv("HOME", str(tmp_path))
     text = ["--prompt", LINE] if command == "generate" else []
     status, _, err = cli(command, *text, "--draft-model", "missing.gguf")
     assert status == 2

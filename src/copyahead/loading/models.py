@@ -40,7 +40,7 @@ def find(path: str | os.PathLike[str] | None) -> Path:
         entry = find_named(str(given))
         if entry is None:
             what = unknown(str(given))
-            raise ModelError(f"model {given} does not exist, as a path or by name: {what}")
+            raise ModelError(f"model {given} does not exist: {what}")
         given = entry.path
     return given if is_folder(given) else find_model(given)
 
