@@ -102,7 +102,7 @@ def test_a_broken_file_is_a_row_with_the_reason(listed: Any, done: Done, folder:
     (folder / "text.gguf").write_text("no model at all")
     (folder / "empty.gguf").touch()
     rows = listed()
-    assert rows["cut"]["problem"].startswith("it is cut short or damaged")
+    assert rows["cut"]["problem"].startswith("it is cut short: fetch")
     assert "cut short or damaged" in rows["head"]["problem"]
     assert rows["text"]["problem"].startswith("it is not a GGUF file")
     assert rows["empty"]["problem"].startswith("it is empty")

@@ -93,6 +93,8 @@ def _look_into(row: _Row) -> None:
     head = read_header(row.path)
     row.architecture, row.context = head.architecture, head.context_size
     row.quantisation = head.quantisation
+    if head.is_cut:
+        row.problem = "it is cut short: fetch it again"
 
 
 def _document(row: _Row) -> dict[str, Any]:

@@ -74,6 +74,8 @@ class ModelFile(msgspec.Struct, frozen=True):
     """Tokens that the model was trained on at once; None when the file does not say."""
     file_type: int | None = None
     """llama.cpp's number for the mixture of types; None when the file does not say."""
+    is_cut: bool = False
+    """Whether the file ends before a tensor begins that it should hold."""
 
     @property
     def quantisation(self) -> str:
@@ -168,7 +170,8 @@ class _Header:
             raise ModelError(f"model {path} is GGUF version {version}: convert it to version 3")
         num_tensors, num_fields = self._scalar("<Q"), self._scalar("<Q")
         fields = self._fields(num_fields)
-        types = self._tensors(num_tensors, int(fields.get("general.alignment", 0)))
+        alignment = int(fields.get("general.alignment", 0))
+        types, is_cut = self._tensors(num_tensors, alignment or _DEFAULT_ALIGNMENT)
         architecture = str(fields.get("general.architecture", ""))
         context = fields.get(f"{architecture}.context_length")
         kind = fields.get("general.file_type")
@@ -178,6 +181,7 @@ class _Header:
             tensor_types=types,
             context_size=None if context is None else int(context),
             file_type=None if kind is None else int(kind),
+            is_cut=is_cut,
         )
 
     def _fields(self, count: int) -> dict[str, str | int]:
@@ -194,8 +198,8 @@ class _Header:
                 self._skip(kind)
         return found
 
-    def _tensors(self, count: int, alignment: int) -> dict[int, int]:
-        """How many tensors there are of each type. ValueError where the file ends before one."""
+    def _tensors(self, count: int, alignment: int) -> tuple[dict[int, int], bool]:
+        """How many tensors there are of each type, and whether the file ends before one begins."""
         types: Counter[int] = Counter()
         last = -1
         for _ in range(count):
@@ -206,11 +210,8 @@ class _Header:
             last = max(last, self._scalar("<Q"))
             if num_dims > 1:
                 types[kind] += 1
-        alignment = alignment or _DEFAULT_ALIGNMENT
         begin = -(-self._at // alignment) * alignment
-        if last >= 0 and begin + last >= len(self._data):
-            raise ValueError("a tensor past the end")
-        return dict(types)
+        return dict(types), last >= 0 and begin + last >= len(self._data)
 
     def _scalar(self, form: str) -> int:
         value = struct.unpack_from(form, self._data, self._at)[0]
