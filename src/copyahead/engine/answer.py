@@ -11,6 +11,7 @@ import numpy as np
 
 from copyahead.acceptance import num_accepted, rejection, sample_and_compare
 from copyahead.contracts import Backend, DraftSession, Logits, Sampler, Tokenizer
+from copyahead.engine.origin import Round, stretches
 from copyahead.engine.request import Chunk, Request, TokenLogprob
 from copyahead.engine.slots import Slot
 from copyahead.engine.text import TextStream
@@ -78,6 +79,7 @@ class Answer:
         self._num_drafted = 0
         self._newest_source: Source | None = None
         """Where the draft has the newest token from; None where it was not drafted."""
+        self._round = Round()
         self._finish_sent = False
         self.admitted_at = 0.0
         self._first_token_at = 0.0
@@ -145,6 +147,7 @@ class Answer:
         if len(logits) == 0:
             return []
         drafted, start = draft.tokens, len(self.tokens)
+        self._round = Round.of(draft)
         num_new, num_logprobs = len(self._new), len(self._new_logprobs)
         try:
             return sample_and_compare(
@@ -222,7 +225,7 @@ class Answer:
             self.grammar.accept(token)
         if token in self._stop_tokens:
             self.finish(FinishReason.STOP)
-        elif self._text.push(token, copied=self._shown_as_copied, may_stop=may_stop):
+        elif self._show(token, may_stop):
             self.finish(FinishReason.STOP, flush=False)
         elif self.grammar is not None and self.grammar.complete:
             self.finish(FinishReason.STOP)
@@ -230,17 +233,22 @@ class Answer:
             self.finish(FinishReason.LENGTH)
         return self.finish_reason is not None
 
-    @property
-    def _shown_as_copied(self) -> bool:
-        """Whether the newest token was copied, and from text of the request itself: that others
-        wrote the same is not to be seen.
+    def _show(self, token: Token, may_stop: bool) -> bool:
+        """Add the newest token to the text; True when a stop string is complete.
+
+        `copied` is what was copied from text of the request itself. That others wrote the same is
+        seen only where origins are asked for.
         """
-        return self._newest_source in OWN_SOURCES
+        source = self._newest_source
+        return self._text.push(
+            token, copied=source in OWN_SOURCES, origin=(source, self._round), may_stop=may_stop
+        )
 
     def settle(self, draft: Draft, emitted: list[Token]) -> int:
         """Count a verified round; returns how many drafted tokens were kept."""
         accepted = num_accepted(draft.tokens, emitted)
         self._num_drafted = len(draft)
+        self._round.num_accepted_tokens = accepted
         self.stats.record_round(draft, accepted, len(emitted))
         self.stats.decode_seconds = time.perf_counter() - self._first_token_at
         return accepted
@@ -262,12 +270,14 @@ class Answer:
         logprobs, self._new_logprobs = self._new_logprobs, []
         scores, self._new_scores = self._new_scores, []
         drafted, self._num_drafted = self._num_drafted, 0
+        pieces, by_origin = self._text.take_with_origins()
         return Chunk(
             index=self.index,
             tokens=tuple(token for token, _ in new),
             copied=tuple(copied for _, copied in new),
             num_draft_tokens=drafted,
-            pieces=self._text.take(),
+            pieces=pieces,
+            stretches=stretches(by_origin),
             logprobs=tuple(logprobs),
             prompt_logprobs=tuple(scores),
             finish_reason=self.finish_reason,

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from copyahead.contracts import Capabilities
+from copyahead.engine.origin import Stretch
 from copyahead.engine.text import MAX_STOP_LENGTH, Run
 from copyahead.errors import ContextOverflowError, RequestError
 from copyahead.ranges import Range, check_ranges
@@ -87,6 +88,9 @@ class Chunk(msgspec.Struct, frozen=True):
 
     Copied means from the request's own text: not from a grammar, nor from another request's.
     """
+    stretches: tuple[Stretch, ...] = ()
+    """The text of `pieces` once more: where each part of it was drafted from, other requests of the
+    tenant, a draft model and a grammar included."""
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     """Of the prompt's tokens from the second on; they come before those of the answer."""

@@ -17,11 +17,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from copyahead.contracts import Tokenizer
+from copyahead.engine.origin import Origin
 from copyahead.types import Token
 
 Run = tuple[str, bool]
 """A stretch of text, and whether the tokens that completed it were copied."""
 
+_Piece = tuple[str, bool, Origin | None]
 
 MAX_STOP_LENGTH = 1000
 """Characters that a stop string may have."""
@@ -34,12 +36,19 @@ class TextStream:
         self._token_bytes = tokenizer.token_bytes
         self._stops = [_Stop(text) for text in stop]
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held: deque[Run] = deque()
+        self._held: deque[_Piece] = deque()
         self._num_held = 0
         """Characters of `_held`."""
-        self._ready: list[tuple[list[str], bool]] = []
+        self._ready: list[tuple[list[str], bool, Origin | None]] = []
 
-    def push(self, token: Token, *, copied: bool = False, may_stop: bool = True) -> bool:
+    def push(
+        self,
+        token: Token,
+        *,
+        copied: bool = False,
+        origin: Origin | None = None,
+        may_stop: bool = True,
+    ) -> bool:
         """Add a token's text; True when a stop string is complete.
 
         The text then ends before the stop string, which is never shown, and nothing more may be
@@ -50,9 +59,9 @@ class TextStream:
         if not piece:
             return False
         if not self._stops:
-            self._show(piece, copied)
+            self._show(piece, copied, origin)
             return False
-        self._held.append((piece, copied))
+        self._held.append((piece, copied, origin))
         self._num_held += len(piece)
         found = [(end, -stop.length) for stop in self._stops if (end := stop.find(piece))]
         if found and may_stop:
@@ -67,9 +76,19 @@ class TextStream:
 
     def take(self) -> tuple[Run, ...]:
         """What may be shown and has not been taken yet."""
-        runs = tuple(("".join(pieces), copied) for pieces, copied in self._ready)
-        self._ready = []
-        return runs
+        return self.take_with_origins()[0]
+
+    def take_with_origins(self) -> tuple[tuple[Run, ...], list[tuple[str, Origin | None]]]:
+        """The same, and once more in runs of one origin."""
+        ready, self._ready = self._ready, []
+        by_origin = [("".join(pieces), origin) for pieces, _, origin in ready]
+        runs: list[Run] = []
+        for (text, _), (_, copied, _) in zip(by_origin, ready, strict=True):
+            if runs and runs[-1][1] == copied:
+                runs[-1] = runs[-1][0] + text, copied
+            else:
+                runs.append((text, copied))
+        return tuple(runs), by_origin
 
     def finish(self) -> None:
         """The request has ended without a stop string: release what was held for one."""
@@ -79,18 +98,18 @@ class TextStream:
         """Move the first `count` held characters to what may be shown."""
         self._num_held -= count
         while count > 0:
-            piece, copied = self._held.popleft()
+            piece, copied, origin = self._held.popleft()
             if len(piece) > count:
-                self._held.appendleft((piece[count:], copied))
+                self._held.appendleft((piece[count:], copied, origin))
                 piece = piece[:count]
             count -= len(piece)
-            self._show(piece, copied)
+            self._show(piece, copied, origin)
 
-    def _show(self, piece: str, copied: bool) -> None:
-        if self._ready and self._ready[-1][1] == copied:
+    def _show(self, piece: str, copied: bool, origin: Origin | None) -> None:
+        if self._ready and self._ready[-1][1:] == (copied, origin):
             self._ready[-1][0].append(piece)
         else:
-            self._ready.append(([piece], copied))
+            self._ready.append(([piece], copied, origin))
 
 
 class _Stop:
