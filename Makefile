@@ -21,7 +21,7 @@ export CMAKE_ARGS
 
 .PHONY: demo test test-slow check bench bench-server bench-busy bench-http bench-peers
 .PHONY: figures ablations test-lm-eval test-transformers test-transformers-slow test-vllm bench-draft bench-transformers
-.PHONY: bench-vllm
+.PHONY: bench-vllm test-browser pictures
 .PHONY: docs clean install environments
 
 demo: $(STAMP)
@@ -43,6 +43,12 @@ $(LM_EVAL)/.installed:
 	$(PYTHON) -m venv $(LM_EVAL)
 	$(LM_EVAL)/bin/python -m pip install --quiet 'lm-eval[api]>=0.4.13'
 	@touch $@
+
+# The server's page in Chromium (Debian: apt-get install chromium chromium-driver).
+# COPYAHEAD_NEEDS_BROWSER has tests fail that would be left out without it.
+test-browser: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[demo,browser]'
+	COPYAHEAD_NEEDS_BROWSER=1 $(BIN)/pytest -q -m browser tests/server/page
 
 # Models of transformers, in an environment of their own with torch for CPUs. COPYAHEAD_NEEDS_TORCH
 # has tests fail that would be left out without it.

@@ -123,6 +123,7 @@ def test_the_start_says_what_is_served_and_how() -> None:
     for part in ("model: toy", "context: 2048", "slots: 4", "exact up to 64 rows",
                  "lookup: on, policy fixed", "keys: 1", "http://127.0.0.1:1/v1"):  # fmt: skip
         assert part in text
+    assert "page: http://127.0.0.1:1/\n" in text
     assert "shared store: off" in text
     shared = SharedOptions(shared=True, shared_tokens=5000)
     assert "shared store: 5000 tokens a tenant" in banner(

@@ -63,9 +63,7 @@ def test_stretches_agree_with_the_text_and_with_the_counters(stop: tuple[str, ..
 def test_text_that_is_held_back_keeps_the_round_that_it_is_from() -> None:
     """`EN` may become the stop string `END`, so it is shown a round after it was drafted."""
     drafts = {1: [5], 2: [], 3: []}
-    engine = Engine(
-        scripted(1, 5, 2, 3), make_drafter=ForcedDrafter(drafts), policy="forced"
-    )
+    engine = Engine(scripted(1, 5, 2, 3), make_drafter=ForcedDrafter(drafts), policy="forced")
     chunks = chunks_of(engine, Request(prompt=[1], max_tokens=4, stop=("ENbEND",)))
     (held,) = [p for c in chunks for p in c.stretches if p.text.startswith("EN")]
     assert (held.text, held.num_draft_tokens, held.num_accepted_tokens) == ("EN", 1, 1)

@@ -26,6 +26,7 @@ ROUTES = (
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"),
     ("GET", "/props"),
+    ("GET", "/copyahead/status"),
     ("GET", "/health"),
     ("GET", "/metrics"),
 )

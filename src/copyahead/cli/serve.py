@@ -77,6 +77,8 @@ class HttpOptions:
     allowed_host: Annotated[tuple[str, ...], NONE_YET] = ()
     """A name that requests may come by, such as a proxy's; may be repeated. With any, and on this
     machine without a key, other names in `Host` than these and this machine's are refused."""
+    ui: bool = True
+    """A page at `/`, to chat in a browser and see what was copied."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -180,6 +182,7 @@ def _server_options(http: HttpOptions, limits: Limits) -> ServerOptions:
         cors_origins=http.cors_origin,
         allowed_hosts=http.allowed_host,
         open_to_network=http.open_to_network,
+        ui=http.ui,
         limits=limits,
     )
 
@@ -256,6 +259,7 @@ def _banner(service: Service, lookup: LookupOptions, shared: SharedOptions, url:
         f"shared store: {_shared_line(service, shared)}",
         f"chat template: {'ChatML' if service.template.source == CHATML else 'the model has one'}",
         f"keys: {keys or 'none, everybody on this address may ask'}",
+        f"page: {f'{url}/' if service.options.ui else 'none, by --no-ui'}",
         f"address: {url} (OpenAI clients: {url}/v1)",
     ]
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from copyahead.server.answers import json_response
 from copyahead.server.anthropic.messages import MessagesRoute
 from copyahead.server.anthropic.messages_input import CountTokensRequest, MessagesRequest
 from copyahead.server.errors import MESSAGES_PATH, ApiError, ClientGone, api_error
-from copyahead.server.http.auth import METRICS_PATH, ApiKeys, HostCheck, KeyCheck
+from copyahead.server.http.auth import METRICS_PATH, OPEN_PATHS, ApiKeys, HostCheck, KeyCheck
 from copyahead.server.http.limits import BodyLimit
 from copyahead.server.http.receiving import BodyRoute
 from copyahead.server.infill.route import infill
@@ -36,6 +36,7 @@ from copyahead.server.openai.wire import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from copyahead.server.page.files import PageFile, add_page, page_files
 from copyahead.server.route import count_tokens, respond
 from copyahead.server.service import Service
 from copyahead.server.wire import RENAMES, now
@@ -46,6 +47,9 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     413: {"description": "The body is too large."},
     429: {"description": "Too many requests; see `Retry-After`."},
 }
+
+
+_KEY_ERRORS: dict[int | str, dict[str, Any]] = {401: _ERRORS[401]}
 
 
 def make_app(service: Service, *, is_local: bool = False) -> FastAPI:
@@ -72,8 +76,10 @@ def make_app(service: Service, *, is_local: bool = False) -> FastAPI:
     _add_other_shapes(app, service)
     _add_tokens(app, service)
     _add_status(app, service)
+    files = page_files() if service.options.ui else {}
+    _add_front(app, files)
     _add_handlers(app, service)
-    _add_layers(app, service, is_local)
+    _add_layers(app, service, is_local, files)
     return app
 
 
@@ -159,10 +165,9 @@ def _add_status(app: FastAPI, service: Service) -> None:
     async def props() -> Response:
         return json_response(service.properties())
 
-    @app.head("/", include_in_schema=False)
-    @app.get("/", include_in_schema=False)
-    async def root() -> Response:
-        return json_response({"name": "copyahead"})
+    @app.get("/copyahead/status", responses=_KEY_ERRORS, response_class=Response)
+    async def status(http: HttpRequest) -> Response:
+        return json_response(service.status(tenant_of(http)), headers={"cache-control": "no-store"})
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health", response_class=Response)
@@ -176,6 +181,18 @@ def _add_status(app: FastAPI, service: Service) -> None:
     @app.get(METRICS_PATH, response_class=Response)
     async def metrics() -> Response:
         return Response(service.metrics.page(), media_type=CONTENT_TYPE)
+
+
+def _add_front(app: FastAPI, files: dict[str, PageFile]) -> None:
+    """The page, or in its place the server's name."""
+    if files:
+        add_page(app, files)
+        return
+
+    @app.head("/", include_in_schema=False)
+    @app.get("/", include_in_schema=False)
+    async def root() -> Response:
+        return json_response({"name": "copyahead"})
 
 
 def _add_handlers(app: FastAPI, service: Service) -> None:
@@ -213,11 +230,16 @@ def _fault(error: Exception) -> ApiError:
     return api_error(error, RENAMES)
 
 
-def _add_layers(app: FastAPI, service: Service, is_local: bool) -> None:
+def _add_layers(app: FastAPI, service: Service, is_local: bool, files: dict[str, PageFile]) -> None:
     """From the inside out: the body's limit, the key, the host, CORS."""
     options = service.options
     app.add_middleware(BodyLimit, limits=service.limits, text_limit=service.text_limit)
-    app.add_middleware(KeyCheck, keys=ApiKeys(options.api_keys), metrics_key=options.metrics_key)
+    app.add_middleware(
+        KeyCheck,
+        keys=ApiKeys(options.api_keys),
+        metrics_key=options.metrics_key,
+        open_paths=OPEN_PATHS | files.keys(),
+    )
     is_open = bool(options.api_keys) or options.open_to_network or not is_local
     if options.allowed_hosts or not is_open:
         app.add_middleware(HostCheck, names=options.allowed_hosts)

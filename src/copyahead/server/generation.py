@@ -108,6 +108,21 @@ class Generation:
             total.add(_read(stream))
         return total
 
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self.requests[0].tenant
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it holds a slot."""
+        return self._is_queued and self._holds_slot
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has not held one yet."""
+        return self._is_queued and not self._holds_slot
+
     async def accepted(self) -> None:
         """Wait until the engine has taken every request on; raises what it says of a wrong one."""
         for stream in self._streams:
@@ -232,7 +247,7 @@ class Generation:
         return Outcome(
             id=self.id,
             route=self._route,
-            tenant=self.requests[0].tenant,
+            tenant=self.tenant,
             stats=self.stats,
             reasons=[reason or missing for reason in self._reasons],
             queue_seconds=(started or at) - self._began,

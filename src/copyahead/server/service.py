@@ -14,12 +14,14 @@ from copyahead.config import Limits
 from copyahead.contracts import Capabilities
 from copyahead.engine.async_engine import AsyncEngine
 from copyahead.engine.request import Request
+from copyahead.policies.registry import POLICIES
 from copyahead.server.errors import ApiError
 from copyahead.server.generation import Generation, Outcome, Written
 from copyahead.server.http.limits import Queue
 from copyahead.server.http.text_limit import TextLimit
 from copyahead.server.http.work import Work, check_wanted
 from copyahead.server.metrics import Metrics
+from copyahead.server.page.status import TenantBooks
 from copyahead.types import Token
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ class ServerOptions:
     open_to_network: bool = False
     """Whether requests may come by any name where there is no key."""
     limits: Limits = field(default_factory=Limits)
+    ui: bool = True
+    """Whether there is a page at `/`."""
     policy: str = ""
     """The engine's length policy, to be shown; empty where nothing is drafted."""
 
@@ -93,6 +97,7 @@ class Service:
             lambda: engine.cells_in_use,
             lambda: engine.held,
         )
+        self.books = TenantBooks()
         self.recorder: Recorder | None = None
         self._num_unrecorded = 0
         """Answers that the trace lacks since it could last be written."""
@@ -137,7 +142,7 @@ class Service:
 
     def start(self, requests: Sequence[Request], *, answer_id: str, route: str) -> Generation:
         """Run `requests` as one generation; whoever starts it must close it."""
-        return Generation(
+        generation = Generation(
             self.engine,
             requests,
             answer_id=answer_id,
@@ -147,6 +152,8 @@ class Service:
             done=self._done,
             keep_tokens=self.recorder is not None,
         )
+        self.books.begin(generation)
+        return generation
 
     def text(self, tokens: Sequence[Token], param: str = "tokens") -> str:
         """The text of token ids; ApiError for an id that there is not."""
@@ -190,6 +197,17 @@ class Service:
             },
         }
 
+    def status(self, tenant: str) -> dict[str, Any]:
+        """What `GET /copyahead/status` says to `tenant`."""
+        return {
+            "model": self.options.model_name,
+            "slots": self.capabilities.num_slots,
+            "max_draft_tokens": self.engine.max_draft_tokens,
+            "policy": self.options.policy or None,
+            "policies": list(POLICIES),
+            **self.books.status(tenant),
+        }
+
     def properties(self) -> dict[str, Any]:
         """What llama.cpp's clients ask of `GET /props`; of the model's path only the name."""
         return {
@@ -201,6 +219,7 @@ class Service:
 
     def _done(self, generation: Generation, outcome: Outcome) -> None:
         self.metrics.record(outcome)
+        self.books.end(generation, outcome.stats)
         _log(outcome, generation.requests, self.options.policy)
         if self.recorder is not None:
             # In a thread: a long prompt takes a while to compare with those before it.

@@ -406,6 +406,31 @@ def test_copied_text_is_marked_in_streams_too(server: Running) -> None:
     assert all("copied" not in choice for frame in plain for choice in frame["choices"])
 
 
+def test_sources_are_told_where_they_are_asked_for(server: Running) -> None:
+    body = {"messages": said(COPIED), "temperature": 0, "include_sources": True}
+    answer = httpx.post(f"{server.api}/chat/completions", json=body).json()
+    whole = answer["choices"][0]["copyahead"]["runs"]
+    frames = raw_frames(server, {**body, "stream": True})
+    told = [c["copyahead"] for f in frames for c in f["choices"] if "copyahead" in c]
+    runs = [run for one in told for run in one["runs"]]
+    assert runs == whole
+    assert "".join(run["text"] for run in runs) == COPIED
+    assert {tuple(run) for run in runs} == {("text", "source", "match", "drafted", "accepted")}
+    copies = [run for run in runs if run["source"] is not None]
+    assert {run["source"] for run in copies} <= {"prompt", "output"}
+    assert all(run["match"] > 0 and 0 < run["accepted"] <= run["drafted"] for run in copies)
+    counts = answer["timings"]["by_source"]
+    for source, count in counts.items():
+        text = "".join(run["text"] for run in copies if run["source"] == source)
+        # The last token that is accepted ends the turn, and has no text.
+        assert count["accepted"] - len(TOKENIZER.encode(text)) in (0, 1)
+    plain = raw_frames(server, {"messages": said(COPIED), "stream": True})
+    assert all("copyahead" not in choice for frame in plain for choice in frame["choices"])
+    del body["include_sources"]
+    choice = httpx.post(f"{server.api}/chat/completions", json=body).json()["choices"][0]
+    assert "copyahead" not in choice
+
+
 def test_a_request_chooses_its_policy_and_its_longest_draft(server: Running) -> None:
     def drafted(speculative: dict[str, Any]) -> int:
         body = {"messages": said(COPIED), "speculative": speculative}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope
 
@@ -63,11 +63,17 @@ class ApiKeys:
 class KeyCheck(Layer):
     """Turns away whoever has no key. Leaves the tenant in the request's state."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, metrics_key: str | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: ApiKeys,
+        metrics_key: str | None = None,
+        open_paths: Collection[str] = OPEN_PATHS,
+    ) -> None:
         """`metrics_key`: the one for `METRICS_PATH`, and only for that. Without it, the path is
         open where there are no `keys`, and closed where there are."""
         super().__init__(app)
-        self._keys = keys
+        self._keys, self._open_paths = keys, open_paths
         self._metrics_keys = ApiKeys(() if metrics_key is None else (metrics_key,))
 
     def admit(self, scope: Scope, receive: Receive) -> Receive:
@@ -83,7 +89,7 @@ class KeyCheck(Layer):
         try:
             state["tenant"] = self._keys.tenant(headers)
         except ApiError:
-            if scope["path"] not in OPEN_PATHS:
+            if scope["path"] not in self._open_paths:
                 raise
             state["tenant"] = ""
         return receive

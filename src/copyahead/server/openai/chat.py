@@ -8,10 +8,11 @@ from copyahead.chat.prompt import ChatPrompt
 from copyahead.chat.reply import ReasoningDelta, ReplyEvent
 from copyahead.chat.tools.stream import TextDelta, ToolCallStart
 from copyahead.chat.transcript import Transcript
+from copyahead.engine.origin import Stretch
 from copyahead.engine.request import Chunk, TokenLogprob
 from copyahead.engine.text import Run
 from copyahead.server.constraints import constraint_of
-from copyahead.server.openai.choices import ChoicesAnswer, copied_runs
+from copyahead.server.openai.choices import ChoicesAnswer, copied_runs, sources
 from copyahead.server.openai.legacy import is_legacy, messages_of, tools_of
 from copyahead.server.openai.logprobs import chat_logprobs
 from copyahead.server.openai.wire import ChatRequest
@@ -68,8 +69,10 @@ class ChatChoice:
         self._pieces = service.pieces
         self._legacy = is_legacy(body)
         self._with_copied = bool(body.include_copied)
+        self._with_sources = bool(body.include_sources)
         self._with_logprobs = bool(body.logprobs)
         self._runs: list[Run] = []
+        self._stretches: list[Stretch] = []
         self._logprobs: list[TokenLogprob] = []
         self._opened = False
 
@@ -82,8 +85,11 @@ class ChatChoice:
         """What `chunk` adds, as the `choices` entries of a stream."""
         self._runs += chunk.pieces
         self._logprobs += chunk.logprobs
+        if self._with_sources:
+            self._stretches += chunk.stretches
         deltas = [_delta(event, self._legacy) for event in self._transcript.push(chunk)]
-        if not deltas and ((self._with_copied and chunk.pieces) or chunk.logprobs):
+        marks_text = self._with_copied or self._with_sources
+        if not deltas and ((marks_text and chunk.pieces) or chunk.logprobs):
             deltas = [{"content": ""}]
         if not self._opened:
             deltas.insert(0, {"role": "assistant", "content": ""})
@@ -92,6 +98,8 @@ class ChatChoice:
         # The extras of a chunk go with its last delta, once.
         if self._with_copied and chunk.pieces:
             choices[-1]["copied"] = copied_runs(chunk.pieces)
+        if self._with_sources and chunk.stretches:
+            choices[-1]["copyahead"] = sources(chunk.stretches)
         if self._with_logprobs and chunk.logprobs:
             choices[-1]["logprobs"] = chat_logprobs(self._pieces, chunk.logprobs)
         if chunk.finish_reason is not None:
@@ -122,6 +130,8 @@ class ChatChoice:
         )
         if self._with_copied:
             choice["copied"] = copied_runs(self._runs)
+        if self._with_sources:
+            choice["copyahead"] = sources(self._stretches)
         return choice
 
     def _choice(self, delta: dict[str, Any]) -> dict[str, Any]:

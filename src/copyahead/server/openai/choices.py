@@ -12,6 +12,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from copyahead._version import __version__
+from copyahead.engine.origin import Stretch
 from copyahead.engine.request import Chunk
 from copyahead.engine.text import Run
 from copyahead.server.answers import answer_stream, answer_whole
@@ -125,3 +126,20 @@ def copied_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
         else:
             merged.append({"text": text, "copied": copied})
     return merged
+
+
+def sources(stretches: Sequence[Stretch]) -> dict[str, Any]:
+    """The field `copyahead`: the text in runs, each with its source and what is known of its
+    round."""
+    return {
+        "runs": [
+            {
+                "text": part.text,
+                "source": None if part.source is None else str(part.source),
+                "match": part.match_length,
+                "drafted": part.num_draft_tokens,
+                "accepted": part.num_accepted_tokens,
+            }
+            for part in stretches
+        ]
+    }

@@ -72,6 +72,9 @@ class ChatRequest(CommonFields):
         None, description="As it was before tool_choice: none, auto, or an object with a name."
     )
     chat_template_kwargs: dict[str, Any] | None = None
+    include_sources: bool | None = Field(
+        None, description="Say in a field `copyahead` where each part of the text was drafted from."
+    )
 
     def prompts(self) -> Iterator[tuple[str, Iterable[str]]]:
         """The messages, and what all have."""
