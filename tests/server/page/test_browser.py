@@ -11,6 +11,7 @@ from copyahead.engine import Request
 from copyahead.server.service import ServerOptions
 from copyahead.types import Source
 from tests.server.page.browser import Browser
+from tests.server.page.wire import Wire
 from tests.server.toys import TOKENIZER, Running, running, toy_backend
 
 pytestmark = pytest.mark.browser
@@ -47,7 +48,9 @@ def asked(up: Running, monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
 def runs(page: Browser) -> list[tuple[str, str]]:
     """Text and source of each run of the last answer."""
-    script = "return [...arguments[0].querySelectorAll('.run')].map(r => [r.textContent, r.dataset.source])"
+    script = """
+    return [...arguments[0].querySelectorAll(".run")].map((r) => [r.textContent, r.dataset.source]);
+    """
     return [tuple(each) for each in page.run(script, page.all(".answer")[-1])]
 
 
@@ -230,7 +233,7 @@ def test_a_long_text_may_be_pasted(page: Browser) -> None:
 def test_an_answer_can_be_stopped(browser: Browser, how: str) -> None:
     with running(toy_backend(seconds=0.05), policy="fixed") as server:
         browser.open(server.url)
-        browser.set("lookup", "")  # Opens the settings.
+        browser.run("document.getElementById('settings').open = true")
         browser.one("[name=lookup]").click()
         browser.say("say:" + SAID * 8)
         browser.wait(lambda: len(browser.all(".answer .run")) > 3)
@@ -254,9 +257,9 @@ def test_what_the_server_refuses_is_said_in_its_words(page: Browser) -> None:
     page.ask("the " * 3000)
     assert "maximum context length is 2048 tokens" in page.one(".failure").text
     assert "status of 400" in " ".join(page.errors())
-    page.set("temperature", "9")
+    page.set("temperature", "-1")
     page.ask("say:x")
-    assert "temperature must be from 0" in page.all(".failure")[-1].text
+    assert "temperature must be" in page.all(".failure")[-1].text
     assert "status of 400" in " ".join(page.errors())
     page.set("temperature", "")
     assert page.ask("say:x") == "x"
@@ -278,27 +281,24 @@ def test_a_setting_that_is_no_number_is_named_and_nothing_is_lost(
 
 
 def test_a_lost_connection_is_said(browser: Browser) -> None:
-    with running(toy_backend(seconds=0.05)) as server:
-        browser.open(server.url)
+    with running(toy_backend(seconds=0.05)) as server, Wire(server.url) as wire:
+        browser.open(wire.url)
         browser.say("say:" + SAID * 4)
         browser.wait(lambda: len(browser.all(".answer .run")) > 2)
-        offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-        browser.command("Network.enable", {})
-        browser.command("Network.emulateNetworkConditions", offline)
-        try:
-            assert "connection was lost" in browser.one(".failure").text
-            assert SAID.startswith(browser.answer()[: len(SAID)])
-            browser.ask("say:more")
-            assert "cannot be reached" in browser.all(".failure")[-1].text
-            browser.wait(lambda: "cannot be reached" in browser.one("#strip-note").text)
-        finally:
-            online = {**offline, "offline": False, "downloadThroughput": -1, "uploadThroughput": -1}
-            browser.command("Network.emulateNetworkConditions", online)
+        wire.cut()
+        assert "connection was lost" in browser.one(".failure").text
+        text = browser.answer()
+        assert (SAID * 4).startswith(text)
+        assert 0 < len(text) < len(SAID * 4)
+        browser.ask("say:more")
+        assert "cannot be reached" in browser.all(".failure")[-1].text
+        browser.wait(lambda: "cannot be reached" in browser.one("#strip-note").text)
+        wire.mend()
         browser.wait(lambda: not browser.one("#strip-note").is_displayed())
         browser.one(".retry").click()
         browser.wait(lambda: browser.all(".retry") and browser.answer() == "more")
-        assert all("ERR_INTERNET_DISCONNECTED" in error for error in browser.errors())
         browser.leave()
+    assert all("net::ERR_" in error for error in browser.errors())
 
 
 def test_a_key_is_asked_for_and_kept_in_this_tab_only(browser: Browser) -> None:
@@ -348,7 +348,9 @@ def test_no_width_scrolls_sideways(page: Browser, width: int) -> None:
     page.say("say:" + "the and " * 40)
     page.one(".verdict")
     page.run("document.querySelector('.run[data-source=prompt]').focus()")
-    assert page.run("return document.documentElement.scrollWidth") == width
+    widths = "const { scrollWidth, clientWidth } = document.documentElement;"
+    scrolled, seen = page.run(f"{widths} return [scrollWidth, clientWidth]")
+    assert scrolled == seen <= width
     outside = """
     return [...document.querySelectorAll("body *")].filter((one) => {
       const box = one.getBoundingClientRect();
@@ -360,7 +362,9 @@ def test_no_width_scrolls_sideways(page: Browser, width: int) -> None:
 
 def test_an_inline_script_does_not_run(page: Browser) -> None:
     script = """
-    document.addEventListener("securitypolicyviolation", (e) => { window.barred = e.effectiveDirective });
+    document.addEventListener("securitypolicyviolation", (event) => {
+      window.barred = event.effectiveDirective;
+    });
     const script = document.createElement("script");
     script.textContent = "window.ran = true";
     document.body.append(script);
@@ -398,7 +402,8 @@ def test_light_and_dark(page: Browser) -> None:
 
 def test_nothing_moves_for_those_who_ask_for_that(page: Browser) -> None:
     moves = """
-    document.querySelector("#log").innerHTML = '<div class="answer" aria-busy="true"><div class="text"></div></div>';
+    document.querySelector("#log").innerHTML =
+      '<div class="answer" aria-busy="true"><div class="text"></div></div>';
     return getComputedStyle(document.querySelector(".answer .text"), "::after").animationName;
     """
     page.media(prefers_reduced_motion="reduce")
