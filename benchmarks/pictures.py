@@ -20,16 +20,10 @@ from copyahead.config import LookupOptions, ModelOptions
 MAX_BYTES = 200_000
 WIDE, PHONE = (940, 860), (360, 740)
 
-FRUIT = """Write this list again, and put each line into the form "- name: price":
+NOTE = """Repeat this note exactly, twice:
+Buy apples, pears, plums and quinces. Call Mira Valdés about the boat on Tuesday."""
 
-apples 3.20
-quinces 7.90
-sour cherries 11.50
-damsons 6.40
-apples 3.20
-sour cherries 11.50"""
-
-CODE = """Repeat this function, with the name `total` changed to `sum_of_prices`:
+CODE = """Repeat this code exactly:
 
 ```python
 def total(prices, discount):
@@ -60,7 +54,7 @@ def draw(browser: Browser, url: str, folder: Path) -> None:
     browser.size(*PHONE, scale=1.5)
     browser.media(prefers_color_scheme="light", prefers_reduced_motion="reduce")
     _fresh(browser, url)
-    browser.ask(FRUIT)
+    browser.ask(NOTE)
     _write(browser, folder / "phone.png")
 
 
@@ -98,7 +92,9 @@ def main() -> None:
     if reason is not None:
         raise SystemExit(reason)
     folder.mkdir(parents=True, exist_ok=True)
-    engine = load(bundled_model(), model=ModelOptions(ctx=2048, parallel=4), lookup=LookupOptions())
+    # A policy that knows no prices: what is drawn is then the same on every machine.
+    lookup = LookupOptions(policy="hysteresis")
+    engine = load(bundled_model(), model=ModelOptions(ctx=2048, parallel=4), lookup=lookup)
     engine.warm_up()
     with serving_model(engine) as url, chromium() as browser:
         draw(browser, url, folder)

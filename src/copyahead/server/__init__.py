@@ -17,6 +17,7 @@ errors           refusals and faults as the client sees them
 http/            what every route needs of HTTP: layers, keys, limits, streams
 openai/          chat completions, text completions, responses
 anthropic/       messages
+page/            the page at `/`: a chat in the browser
 
 How a conversation becomes tokens, and an answer's text becomes calls, is in `copyahead.chat`.
 FastAPI is imported in here only, and only when a server is made.

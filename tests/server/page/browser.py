@@ -119,7 +119,8 @@ class Browser:
         """What `until` returns when it is true for the first time."""
         from selenium.webdriver.support.ui import WebDriverWait
 
-        return WebDriverWait(self.driver, SECONDS, 0.05).until(lambda _: until(), what)
+        found: Found = WebDriverWait(self.driver, SECONDS, 0.05).until(lambda _: until(), what)
+        return found
 
     def keys(self, *keys: str) -> None:
         """Press keys, wherever the focus is."""
