@@ -23,15 +23,14 @@ WIDE, PHONE = (940, 860), (360, 740)
 NOTE = """Repeat this note exactly, twice:
 Buy apples, pears, plums and quinces. Call Mira Valdés about the boat on Tuesday."""
 
-CODE = """Repeat this code exactly:
+LIST = """Repeat this list of files exactly:
 
-```python
-def total(prices, discount):
-    result = 0.0
-    for price in prices:
-        result = result + price * (1.0 - discount)
-    return round(result, 2)
-```"""
+- src/server/routes/users.py
+- src/server/routes/users_test.py
+- src/server/routes/orders.py
+- src/server/routes/orders_test.py
+- src/server/routes/invoices.py
+- src/server/routes/invoices_test.py"""
 
 
 def draw(browser: Browser, url: str, folder: Path) -> None:
@@ -39,14 +38,14 @@ def draw(browser: Browser, url: str, folder: Path) -> None:
     browser.size(*WIDE)
     browser.media(prefers_color_scheme="light", prefers_reduced_motion="reduce")
     _fresh(browser, url)
-    browser.ask(CODE)
+    browser.ask(LIST)
     _point(browser)
     _write(browser, folder / "light.png")
 
     browser.media(prefers_color_scheme="dark", prefers_reduced_motion="reduce")
     _fresh(browser, url)
     browser.one("#compare").click()
-    browser.say(CODE)
+    browser.say(LIST)
     browser.one(".verdict")
     browser.one(".retry")
     _write(browser, folder / "dark.png")
