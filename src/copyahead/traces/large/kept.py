@@ -140,7 +140,7 @@ class KeptRequests(Sequence[TokenRequest]):
         self.sessions: list[str] = []
         """The session of each."""
         self._names: dict[str, str] = {}
-        self._num_read, self._vocab_sizes = array("q"), array("q")
+        self._num_read, self._vocab_sizes, self._times = array("q"), array("q"), array("d")
 
     def __len__(self) -> int:
         return len(self.sessions)
@@ -156,7 +156,11 @@ class KeptRequests(Sequence[TokenRequest]):
         tokens = np.frombuffer(self._spool.get(number), dtype=np.int32).tolist()
         count = self._num_read[number]
         return TokenRequest(
-            self.sessions[number], tokens[:count], tokens[count:], self._vocab_sizes[number]
+            self.sessions[number],
+            tokens[:count],
+            tokens[count:],
+            self._vocab_sizes[number],
+            self._times[number],
         )
 
     def append(self, request: TokenRequest) -> None:
@@ -164,6 +168,7 @@ class KeptRequests(Sequence[TokenRequest]):
         self.sessions.append(self._names.setdefault(request.session, request.session))
         self._num_read.append(len(request.read))
         self._vocab_sizes.append(request.vocab_size)
+        self._times.append(request.time)
         parts = [np.asarray(part, dtype=np.int32) for part in (request.read, request.written)]
         self._spool.put(np.concatenate(parts).tobytes())
 
