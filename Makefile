@@ -6,6 +6,7 @@ PEERS := .venv-peers
 LM_EVAL := .venv-lm-eval
 TRANSFORMERS := .venv-transformers
 VLLM := .venv-vllm
+RAY := .venv-ray
 VLLM_MODEL := $(VLLM)/model
 # Another release of numba does not read the kernels that one has compiled, and replaces them.
 IN_TRANSFORMERS := NUMBA_CACHE_DIR=$(CURDIR)/$(TRANSFORMERS)/kernels
@@ -21,7 +22,7 @@ export CMAKE_ARGS
 
 .PHONY: demo test test-slow check bench bench-server bench-busy bench-http bench-peers
 .PHONY: figures ablations test-lm-eval test-transformers test-transformers-slow test-vllm bench-draft bench-transformers
-.PHONY: bench-vllm test-browser pictures
+.PHONY: bench-vllm test-browser test-ray pictures
 .PHONY: docs clean install environments
 
 demo: $(STAMP)
@@ -49,6 +50,17 @@ $(LM_EVAL)/.installed:
 test-browser: $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[demo,browser]'
 	COPYAHEAD_NEEDS_BROWSER=1 $(BIN)/pytest -q -m browser tests/server/page
+
+# A replay on a Ray cluster of this machine, in an environment of its own.
+test-ray: $(RAY)/.installed
+	$(RAY)/bin/python -m pytest -q tests/traces/test_cluster.py
+
+$(RAY)/.installed: pyproject.toml
+	@test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet 'pytest>=8.3' 'pytest-asyncio>=1.0' \
+	  'pytest-xdist>=3.6' 'hypothesis>=6.120' 'gguf>=0.17'
+	$(RAY)/bin/python -m pip install --quiet --editable '.[ray]'
+	@touch $@
 
 # The pictures of docs/page.md, of the bundled model's own answers.
 pictures: $(STAMP)
@@ -103,7 +115,7 @@ $(VLLM)/.peers: $(VLLM)/.installed
 	@touch $@
 
 # What the tests above need beside .venv, without running them.
-environments: $(LM_EVAL)/.installed $(TRANSFORMERS)/.installed $(VLLM)/.installed
+environments: $(LM_EVAL)/.installed $(TRANSFORMERS)/.installed $(VLLM)/.installed $(RAY)/.installed
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -176,7 +188,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(LM_EVAL) $(TRANSFORMERS) $(VLLM) build dist
+	rm -rf $(VENV) $(PEERS) $(LM_EVAL) $(TRANSFORMERS) $(VLLM) $(RAY) build dist
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf .import_linter_cache bench-*.json
 	find src tests benchmarks -name __pycache__ -type d -exec rm -rf {} +
