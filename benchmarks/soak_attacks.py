@@ -121,6 +121,8 @@ class Stops(Attack):
     of 100,000 characters."""
 
     name = "stops"
+    # With the neighbour, fewer than there are slots: three long answers beside it are load.
+    num_clients = 2
 
     def __init__(self, max_body: int = MAX_BODY) -> None:
         super().__init__(max_body)

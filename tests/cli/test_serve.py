@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import signal
 import socket
@@ -146,6 +147,10 @@ def test_ctrl_c_lets_a_stream_end_and_exits_in_good_order() -> None:
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         url = address_of(process)
+        if platform.libc_ver()[0] == "glibc":
+            # It is the same process all the same: signals reach it.
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            assert b"PYTHONMALLOC=malloc" in environment
         body = {"prompt": "The sea", "max_tokens": 40, "stream": True, "ignore_eos": True}
         lines: list[str] = []
         with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as stream:

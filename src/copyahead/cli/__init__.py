@@ -18,7 +18,7 @@ from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError, RepeatArgumentError, UnknownCommandError
 
 from copyahead._version import __version__
-from copyahead.cli.terminal import output, stages, streams
+from copyahead.cli.terminal import allocator, output, stages, streams
 from copyahead.cli.terminal.sentences import unknown_command, with_flags
 from copyahead.errors import BackendError, CopyaheadError, EngineFailed
 
@@ -108,6 +108,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> NoReturn:
     """Entry point of the `copyahead` script."""
+    if sys.argv[1:2] == ["serve"]:
+        allocator.use_that_of_the_system()
     streams.prepare()
     sys.exit(run())
 

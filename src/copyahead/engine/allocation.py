@@ -2,14 +2,22 @@
 
 Drafts with survivals compete: rows go to the highest survival first while they raise the
 expected tokens per cost of the whole step. Drafts of fixed length are only capped, evenly.
+
+A pass is as long for an answer that drafts nothing as for one that copies a whole file. So nobody's
+tokens may take more than half as long again as in a pass without drafts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from copyahead.step_cost import StepCost
 from copyahead.types import Draft
+
+MAX_SLOWDOWN = 1.5
+"""How many times as long as without drafts a token may take, for the drafts of others."""
 
 
 def allocate(drafts: Sequence[Draft], max_rows: int, num_rows: int, cost: StepCost) -> list[Draft]:
@@ -22,6 +30,7 @@ def allocate(drafts: Sequence[Draft], max_rows: int, num_rows: int, cost: StepCo
     # Tokens that were drawn are not to be cut by what others drew; their drafters see to it that
     # they fit.
     lengths = _share_evenly([len(draft.draft_probs) for draft in drafts], max_rows)
+    max_rows = _bearable(drafts, max_rows, num_rows, cost)
     left = max_rows - sum(lengths)
     fixed = [0 if draft.survivals else len(draft) - len(draft.draft_probs) for draft in drafts]
     for place, length in enumerate(_share_evenly(fixed, left)):
@@ -31,6 +40,15 @@ def allocate(drafts: Sequence[Draft], max_rows: int, num_rows: int, cost: StepCo
     for place, length in enumerate(_by_survival(offered, left, num_rows + sum(lengths), cost)):
         lengths[place] += length
     return [draft.first(length) for draft, length in zip(drafts, lengths, strict=True)]
+
+
+def _bearable(drafts: Sequence[Draft], max_rows: int, num_rows: int, cost: StepCost) -> int:
+    """Most drafted rows in a pass that every answer in it can bear, at most `max_rows`."""
+    if len(drafts) == 1 or max_rows <= 0:
+        return max_rows
+    least = min(sum(d.survivals) if d.tokens and d.survivals else len(d) for d in drafts)
+    curve = cost.curve(num_rows + max_rows)[num_rows:]
+    return int(np.searchsorted(curve, MAX_SLOWDOWN * curve[0] * (1.0 + least), side="right")) - 1
 
 
 def _share_evenly(wanted: Sequence[int], budget: int) -> list[int]:
