@@ -44,7 +44,16 @@ def test_a_system_that_starts_no_program_anew_goes_on(monkeypatch: pytest.Monkey
         tried.append(arguments)
         raise OSError("not here")
 
+    monkeypatch.setattr(sys, "argv", ["copyahead"])
     monkeypatch.setattr(os, "execve", refuse)
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2"))
     use_that_of_the_system()
     assert len(tried) == 1
+
+
+def test_a_program_that_calls_this_one_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONMALLOC", raising=False)
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("it started itself over"))
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2"))
+    monkeypatch.setattr(sys, "argv", ["copyahead", "serve", "--not", "of this process"])
+    use_that_of_the_system()

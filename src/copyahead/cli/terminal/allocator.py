@@ -19,6 +19,10 @@ def use_that_of_the_system() -> None:
     """
     if _VARIABLE in os.environ or platform.libc_ver()[0] != "glibc" or not sys.executable:
         return
+    given = sys.argv[1:]
+    if sys.orig_argv[len(sys.orig_argv) - len(given) :] != given:
+        # A program of its own that calls this one.
+        return
     with contextlib.suppress(OSError):
         arguments = [sys.executable, *sys.orig_argv[1:]]
         os.execve(sys.executable, arguments, {**os.environ, _VARIABLE: "malloc"})
