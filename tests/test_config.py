@@ -198,9 +198,8 @@ def taken_or_excluded(kind: type, name: str, value: object) -> None:
     try:
         assert getattr(kind(**{name: value}), name) == value
     except ConfigError as error:
-        assert re.search(
-            "exclude each other|needs (draft_model|--drafts|recorded_times):", str(error)
-        )  # noqa: PT017
+        needed = "draft_model|--drafts|--vs|recorded_times"
+        assert re.search(f"exclude each other|needs ({needed}):", str(error))  # noqa: PT017
 
 
 def test_numbers_that_the_defaults_are() -> None:
