@@ -4,7 +4,7 @@ Drafts with survivals compete: rows go to the highest survival first while they 
 expected tokens per cost of the whole step. Drafts of fixed length are only capped, evenly.
 
 A pass is as long for an answer that drafts nothing as for one that copies a whole file. So nobody's
-tokens may take more than half as long again as in a pass without drafts.
+tokens may take more than a quarter longer than in a pass without drafts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from copyahead.step_cost import StepCost
 from copyahead.types import Draft
 
-MAX_SLOWDOWN = 1.5
+MAX_SLOWDOWN = 1.25
 """How many times as long as without drafts a token may take, for the drafts of others."""
 
 

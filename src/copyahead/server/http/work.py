@@ -69,14 +69,15 @@ class Work:
         finally:
             asker.leave()
             if pool is self._large:
-                self._num_to_trim = _NUM_TRIMS
+                self._num_to_trim, self._trimmed_at = _NUM_TRIMS, time.monotonic()
 
     def give_back(self) -> None:
         """Return to the system what large bodies have left unused. To be called often.
 
         The C library keeps freed memory, for each thread that it was taken in, until it is told.
         What a body was made into is freed when its answer has been read, so this is done several
-        times after each, in the thread for large bodies, so that nobody waits.
+        times after the last of them, in the thread for large bodies. Others may have to wait for
+        the C library meanwhile, so not while large bodies still come: what is kept serves these.
         """
         now = time.monotonic()
         if not self._closed and self._num_to_trim and now - self._trimmed_at >= _TRIM_SECONDS:
