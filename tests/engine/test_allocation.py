@@ -59,7 +59,7 @@ def test_who_drafts_nothing_waits_only_a_quarter_longer_for_the_drafts_of_others
     assert lengths([fixed(16), fixed(1), NO_DRAFT], 64, cost) == [1, 1, 0]
     # Who is to get 9 tokens instead of one can wait nine times as long.
     assert lengths([fixed(16), fixed(16), fixed(8)], 64, cost) == [16, 16, 8]
-    assert lengths([sure, sure_too, NO_DRAFT], 64, StepCost.linear(0.01)) == [16, 16, 0]
+    assert lengths([sure, sure_too, NO_DRAFT], 64, StepCost.linear(0.005)) == [16, 16, 0]
 
 
 @given(

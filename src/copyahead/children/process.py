@@ -137,7 +137,9 @@ def _close(fd: int) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, with this copy of the package first on the path."""
+    """This process's environment, with this copy of the package first on the path, and with
+    Python's own allocator: a child ends when it has rested, and is faster with that."""
     home = str(Path(copyahead.__file__).parents[1])
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONMALLOC"}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(paths)}
