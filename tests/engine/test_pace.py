@@ -58,3 +58,10 @@ def test_a_pass_that_was_faster_than_foretold_owes_nothing() -> None:
     pace.observe(0.04, 64, 0.05)
     assert not pace.owes
     assert pace.num_rows(writing=True) == 256
+
+
+def test_a_pass_during_which_the_machine_slept_does_not_hold_prompts_up_for_as_long() -> None:
+    pace = ReadingPace(512, 256)
+    pace.observe(3600.0, 64, 0.05)
+    pace.observe(10.0, 0, 0.05)
+    assert not pace.owes

@@ -24,6 +24,9 @@ FREE_ROWS = 8
 every pass."""
 KEPT = 9
 """Passes of which the time is kept."""
+MAX_OWED_SECONDS = 10.0
+"""Longest time that prompts wait for: a pass may have been long for another reason, such as a
+machine that slept."""
 
 
 class ReadingPace:
@@ -60,4 +63,4 @@ class ReadingPace:
         reading = max(0.0, seconds - writing_seconds)
         if num_rows >= FEWEST_ROWS // 2:
             self._row_seconds.append(reading / num_rows)
-        self._owed = self._owed + reading if writing_seconds else 0.0
+        self._owed = min(self._owed + reading, MAX_OWED_SECONDS) if writing_seconds else 0.0
