@@ -60,9 +60,9 @@ class Nulls(Attack):
     _ITEMS = (
         (b"null", 1, 1_000_000),
         (b"1.5", 1, 1_000_000),
-        (b"{}", 1, 100_000),
-        (b"[[]]", 2, 100_000),
-        (b'{"type":[null]}', 2, 100_000),
+        (b"{}", 1, 30_000),
+        (b"[[]]", 2, 30_000),
+        (b'{"type":[null]}', 2, 30_000),
         (b"{}", 1, 450_000),
     )
     """Something wrong, how many values it has, and how many there may be; the last is too many."""
@@ -104,7 +104,7 @@ class Systems(Attack):
                 b',{"role":"user","content":"x"}]}',
                 min(max_body, num * (31 + length)),
             )
-            for length, num in ((1, 95_000), (100, 95_000), (1_000, 95_000), (1, 450_000))
+            for length, num in ((1, 29_000), (100, 29_000), (1_000, 29_000), (1, 450_000))
         ]
 
     async def strike(self, target: Target, rng: random.Random) -> None:
