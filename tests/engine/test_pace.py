@@ -11,7 +11,7 @@ def test_a_pass_is_as_long_as_its_time_allows() -> None:
     pace = ReadingPace(512, 256)
     assert pace.num_rows(writing=False) == pace.num_rows(writing=True) == FIRST_ROWS
     pace.observe(0.256, 128, 0.0)
-    assert (pace.num_rows(writing=False), pace.num_rows(writing=True)) == (125, 50)
+    assert (pace.num_rows(writing=False), pace.num_rows(writing=True)) == (62, 50)
 
 
 @pytest.mark.parametrize(

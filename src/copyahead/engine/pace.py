@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-ALONE_SECONDS = 0.25
+ALONE_SECONDS = 0.125
 """Longest pass over prompts when no answer is being written: a newcomer may have to wait for it."""
 BUSY_SECONDS = 0.1
 """The same when some are."""
