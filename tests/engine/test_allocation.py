@@ -44,10 +44,16 @@ def test_the_highest_survival_goes_first() -> None:
     assert lengths(drafts, 3, FREE) == [2, 1]
 
 
+def test_where_room_is_short_everybody_s_first_row_goes_first() -> None:
+    certain, likely = priced(*[1.0] * 8), priced(0.7, 0.6)
+    assert lengths([certain, likely], 4, FREE) == [2, 2]
+    assert lengths([certain, likely], 64, FREE) == [8, 2]
+
+
 def test_rows_that_cost_more_than_they_bring_are_left_out() -> None:
-    drafts = [priced(0.9, 0.8, 0.1), priced(0.3, 0.2)]
-    # A step of two rows emits two tokens; a row more costs a third of a step.
-    assert lengths(drafts, 64, StepCost.linear(0.5)) == [2, 0]
+    drafts = [priced(0.9, 0.8, 0.1), priced(0.05, 0.01)]
+    # A step of two rows emits two tokens; a row more costs an eleventh of a step.
+    assert lengths(drafts, 64, StepCost.linear(0.1)) == [2, 0]
     assert lengths(drafts, 64, StepCost.linear(9.0)) == [0, 0]
 
 
@@ -74,8 +80,24 @@ def test_no_answer_is_slowed_by_more_than_a_quarter(
     cost, num_rows = StepCost.linear(row_cost), len(drafts) + more_rows
     given = allocate(drafts, 64, num_rows, cost)
     before, now = cost(num_rows), cost(num_rows + sum(map(len, given)))
-    least = min(1.0 + sum(draft.survivals) for draft in drafts)
+    least = min(1.0 + sum(draft.survivals) for draft in given)
     assert now <= 1.25 * before * least * (1 + 1e-9)
+
+
+def test_a_draft_that_was_cut_justifies_no_long_pass() -> None:
+    sure, unsure = priced(*[0.99] * 8), priced(0.9, 0.5, 0.4, 0.3)
+    # Stairs of four rows: the eighth costs as much as the fifth, and twice as much as two.
+    stairs = StepCost({1: 1.0, 2: 1.0, 4: 1.2, 5: 3.0, 8: 3.0, 12: 6.0})
+    assert lengths([sure, sure, unsure], 64, stairs) == [1, 0, 0]
+    # Where each gets nine tokens for one, all can wait.
+    assert lengths([sure, sure, sure], 64, StepCost.linear(0.5)) == [8, 8, 8]
+
+
+def test_rows_that_only_look_cheap_make_nobody_wait() -> None:
+    sure, looks, quiet = priced(*[0.99] * 8), StepCost.linear(0.01), StepCost.linear(0.25)
+    drafts = [sure, NO_DRAFT]
+    assert [len(draft) for draft in allocate(drafts, 64, 2, looks)] == [8, 0]
+    assert [len(draft) for draft in allocate(drafts, 64, 2, looks, quiet)] == [1, 0]
 
 
 def test_a_pass_that_is_full_anyhow_makes_rows_cheap() -> None:

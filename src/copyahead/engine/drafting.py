@@ -34,11 +34,18 @@ class Drafting:
     """The drafters of one engine, one for every policy in use."""
 
     def __init__(
-        self, make_drafter: MakeDrafter | None, default_policy: str, vocab_size: int
+        self,
+        make_drafter: MakeDrafter | None,
+        default_policy: str,
+        vocab_size: int,
+        measured: StepCost | None = None,
     ) -> None:
-        """`vocab_size`: the number of real token ids; a draft is cut at anything else."""
+        """`vocab_size`: the number of real token ids; a draft is cut at anything else.
+
+        `measured`: the step cost of the model when nothing else ran, where that is known.
+        """
         self.load = Load()
-        self._cost = self.load.step_cost
+        self._cost, self._measured = self.load.step_cost, measured
         self._num_rows = 1
         self._shared: dict[tuple[int, int], StepCost] = {}
         self._vocab_size = vocab_size
@@ -157,7 +164,7 @@ class Drafting:
             )
             for place, draft in zip(places, found, strict=True):
                 drafts[place] = self._allowed(answers[place], draft)
-        drafts = allocate(drafts, max_rows, self._num_rows, self._cost)
+        drafts = allocate(drafts, max_rows, self._num_rows, self._cost, self._measured)
         seconds = time.perf_counter() - began
         for answer in answers:
             answer.stats.draft_seconds += seconds / len(answers)

@@ -62,7 +62,8 @@ class Engine:
         """What there is to say of a draft model, where one was loaded."""
         self._capabilities = _capabilities(backend)
         self._default_policy = policy
-        self._drafting = Drafting(make_drafter, policy, backend.tokenizer.vocab_size)
+        vocab_size, measured = backend.tokenizer.vocab_size, backend.step_cost
+        self._drafting = Drafting(make_drafter, policy, vocab_size, measured)
         self._slots = Slots(backend)
         pace = ReadingPace(self.options.chunk_tokens, self.options.busy_chunk_tokens)
         self._passes = Passes(backend, self._slots, pace)
