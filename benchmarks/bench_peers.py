@@ -49,6 +49,8 @@ PRICED, SHARED = OWN[:2]
 COSTS = (0.01, 0.03, 0.1, 0.3)
 DEFAULT = ", default"
 """Ends the name of a peer's row at its defaults."""
+PARTLY = ", p 0.1"
+"""Ends the name of suffix trees whose least probability is the default; the factor is chosen."""
 
 
 def work(python: str, job: dict[str, Any], cache: Path | None = None) -> Any:
@@ -104,16 +106,25 @@ def peer_rows(name: str, options: Any, tuning: Path, scored: Path) -> list[dict[
     if tuned is None or found is None:
         return []
     rows = []
-    default = SWEEPS[name].names[0]
     for cost in options.cost:
-        for category, setting in choose(tuned, found, cost).items():
-            scores = {s: score(tally, cost) for s, tally in found[category].items()}
+        for category, settings in found.items():
+            scores = {s: score(tally, cost) for s, tally in settings.items()}
             best = max(scores, key=lambda s, of=scores: of[s].speedup)  # type: ignore[misc]
             hindsight = {"best_setting": best, "best_speedup": scores[best].speedup}
-            for row, chosen in ((name, setting), (name + DEFAULT, default)):
+            for row, chosen in chosen_rows(name, tuned.get(category, settings), cost).items():
                 made = row_of(category, row, cost, scores[chosen])
                 rows.append({**made, "setting": chosen, **hindsight})
     return rows
+
+
+def chosen_rows(name: str, tuned: dict[str, Any], cost: float) -> dict[str, str]:
+    """A peer's rows in the table, and the setting of each."""
+    names = SWEEPS[name].names
+    found = {name: choose(tuned, cost), name + DEFAULT: names[0]}
+    partly = {setting: tuned[setting] for setting in names if setting.endswith(PARTLY)}
+    if partly:
+        found[name + PARTLY] = choose(partly, cost)
+    return found
 
 
 def mode_of(options: Any) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -268,18 +269,39 @@ def tally(emitted: int, drafted: dict[int, int]) -> dict[str, Any]:
     return {"emitted": emitted, "drafted": counts, "nanoseconds": 0, **opening}
 
 
-def test_settings_are_chosen_by_the_first_half_alone(bench: Bench) -> None:
+def test_settings_are_chosen_by_the_first_half_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good, bad = tally(300, {8: 50}), tally(110, {8: 100})
-    tuned = {"a": {"short": bad, "long": good}}
-    scored = {"a": {"short": good, "long": bad}, "b": {"short": good, "long": bad}}
-    assert bench.tuning.choose(tuned, scored, 0.1) == {"a": "long", "b": "short"}
-    found = bench.tuning.score(good, 0.1)
-    assert found.speedup == pytest.approx(300 / (50 * 1.8), abs=1e-4)
-    assert found.opening == found.speedup
+    names = bench.sweeps.SWEEPS["suffix tree"].names
+    printed = {
+        "tuning.npz": {
+            "a": dict.fromkeys(names, bad) | {names[1]: good, names[4]: tally(350, {8: 50})}
+        },
+        "scored.npz": {c: dict.fromkeys(names, bad) | {names[0]: good} for c in "ab"},
+    }
+    monkeypatch.setattr(bench.bench_peers, "work", lambda _, job, __: printed[job["corpus"]])
+    options = SimpleNamespace(peer_python="python", cache=None, cost=[0.1], fresh=False)
+    rows = bench.bench_peers.peer_rows(
+        "suffix tree", options, Path("tuning.npz"), Path("scored.npz")
+    )
+    found = {(row["category"], row["drafter"]): row["setting"] for row in rows}
+    # What is scored has no say, but where there was nothing to choose on.
+    assert found == {
+        ("a", "suffix tree"): names[4],
+        ("a", "suffix tree, p 0.1"): names[1],
+        ("a", "suffix tree, default"): names[0],
+        ("b", "suffix tree"): names[0],
+        ("b", "suffix tree, p 0.1"): names[0],
+        ("b", "suffix tree, default"): names[0],
+    }
+    assert {row["best_setting"] for row in rows} == {names[0]}
+    best = bench.bench_peers.best_peer(rows, "a", 0.1, store=False)
+    assert best["speedup"] == pytest.approx(300 / (50 * 1.8), abs=1e-4)
+    assert best["opening"] == best["speedup"]
 
 
 def test_a_dear_row_may_choose_another_setting(bench: Bench) -> None:
-    long, short = tally(500, {16: 50}), tally(150, {2: 50})
-    tuned = {"a": {"long": long, "short": short}}
-    assert bench.tuning.choose(tuned, tuned, 0.03) == {"a": "long"}
-    assert bench.tuning.choose(tuned, tuned, 0.5) == {"a": "short"}
+    tuned = {"long": tally(500, {16: 50}), "short": tally(150, {2: 50})}
+    assert bench.tuning.choose(tuned, 0.03) == "long"
+    assert bench.tuning.choose(tuned, 0.5) == "short"
