@@ -145,8 +145,9 @@ bench-http: $(STAMP) $(PEERS)/.installed
 	$(BIN)/python benchmarks/bench_http.py --peer-python $(PEERS)/bin/python
 
 # Other drafters, in the same environment. TRACES: files to replay; made up when not given.
+# PEERS_ARGS: more arguments, as --fresh.
 bench-peers: $(STAMP) $(PEERS)/.drafters
-	$(BIN)/python benchmarks/bench_peers.py --peer-python $(PEERS)/bin/python $(TRACES)
+	$(BIN)/python benchmarks/bench_peers.py --peer-python $(PEERS)/bin/python $(PEERS_ARGS) $(TRACES)
 
 # Inside transformers' generate, in an environment of its own, beside its own prompt lookup.
 bench-transformers: $(TRANSFORMERS)/.installed

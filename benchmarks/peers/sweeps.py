@@ -238,7 +238,7 @@ class Each:
         pass
 
 
-_TREES = [(f, p) for p, f in product((0.1, 0.3, 0.5, 0.7), (1.0, 2.0, 4.0))]
+_TREES = [(f, p) for p, f in product((0.1, 0.3, 0.5, 0.7), (1.0, 2.0, 4.0, 8.0))]
 _TREE_NAMES = tuple(f"factor {f:g}, p {p:g}" for f, p in _TREES)
 _VLLM = [Lookup(least, 5, k) for least, k in product((5, 3, 2), (5, 3, 8, 16))]
 _TRANSFORMERS = [Lookup(1, most, k) for most, k in product((2, 3), (10, 3, 20))]
