@@ -122,7 +122,7 @@ def of_traces(rows: list[dict[str, Any]]) -> list[Figure]:
             )
             continue
         asked = next((ASKED[name] for name in ASKED if category.startswith(name)), None)
-        for cost in COSTS:
+        for cost in dict.fromkeys(row["cost"] for row in mine):
             figures += at_cost(category, cost, mine, asked)
     return figures
 

@@ -1,6 +1,6 @@
-"""Writes the tables of docs/peers.md from what `figures.py` printed.
+"""Writes the tables of docs/peers.md and docs/figures.md from what `figures.py` printed.
 
-    python benchmarks/peer_tables.py FIGURES.log docs/peers.md
+    python benchmarks/peer_tables.py FIGURES.log docs/peers.md docs/figures.md
 
 The last line of the log is the JSON document. Each table stands between two comments that name it.
 """
@@ -112,14 +112,38 @@ def chosen(rows: Rows, names: Sequence[str]) -> str:
     )
 
 
+def promised(figures: Rows) -> str:
+    """Speed-ups that are asked for by themselves."""
+    lines = ["| figure | here | asked | |", "| --- | --- | --- | --- |"]
+    lines += [
+        "| {what} | {here:.2f} x | ≥ {asked:g} | {verdict} |".format(**figure)
+        for figure in figures
+        if " a row, " in figure["what"] or "worst cost" in figure["what"]
+    ]
+    return "\n".join(lines)
+
+
+def verdicts(figures: Rows, first: str, last: str) -> str:
+    """Margins over the best peer by text and cost; what is asked where it is missed."""
+    pattern = re.compile(rf"{first}(\S+) at (\S+), over the best peer{last}")
+    cells: dict[tuple[str, str], str] = {}
+    for figure in figures:
+        match = pattern.fullmatch(figure["what"])
+        if match:
+            missed = "" if figure["verdict"] == "met" else f", asked {figure['asked']:g}"
+            cells[match[1], f"{match[2]} a row"] = f"{figure['here']:.3f}{missed}"
+    texts, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+    return table("text", columns, texts, lambda text, column: cells[text, column])
+
+
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("log", type=Path)
-    parser.add_argument("page", type=Path)
+    parser.add_argument("pages", type=Path, nargs="+")
     options = parser.parse_args()
     found = json.loads(options.log.read_text(encoding="utf-8").splitlines()[-1])
-    warm, cold = found["results"], found["cold"]
+    warm, cold, figures = found["results"], found["cold"], found["figures"]
     tables = {
         "speed-ups": speedups(warm, list(NAMES)),
         "margins": margins(warm, PRICED, store=False),
@@ -128,14 +152,29 @@ def main() -> None:
         "cold": speedups(cold, COLD),
         "openings": speedups(cold, COLD[:2], "opening"),
         "cold margins": margins(cold, PRICED, store=False),
+        "promised": promised(figures),
+        "verdicts": verdicts(figures, "", ""),
+        "verdicts with stores": verdicts(figures, "", ", stores too"),
+        "cold verdicts": verdicts(figures, "cold: ", ""),
     }
-    page = options.page.read_text(encoding="utf-8")
-    for name, text in tables.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
-        page, count = pattern.subn(lambda m, text=text: f"{m[1]}\n{text}\n\n{m[2]}", page)  # type: ignore[misc]
-        if count != 1:
-            raise SystemExit(f"{options.page} has no place for the table {name}, or several")
-    options.page.write_text(page, encoding="utf-8")
+    for page in options.pages:
+        page.write_text(filled(page, tables), encoding="utf-8")
+
+
+def filled(page: Path, tables: dict[str, str]) -> str:
+    """The text of a page with every table in it new."""
+
+    def new(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in tables:
+            raise SystemExit(f"{page} has a place for {name}, and there is no such table")
+        return f"<!-- {name} -->\n\n{tables[name]}\n\n<!-- end of {name} -->"
+
+    text = page.read_text(encoding="utf-8")
+    text, count = re.subn(r"<!-- ([\w -]+) -->\n.*?<!-- end of \1 -->", new, text, flags=re.DOTALL)
+    if count == 0:
+        raise SystemExit(f"{page} has no place for a table")
+    return text
 
 
 if __name__ == "__main__":

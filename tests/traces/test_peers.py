@@ -6,7 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +35,8 @@ class Bench(NamedTuple):
     tuning: Any
     worker: Any
     bench_peers: Any
+    peer_tables: Any
+    figures: Any
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +44,8 @@ def bench() -> Iterator[Bench]:
     # As for a program, its own folder is where it finds its other files.
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        names = [f"peers.{name}" for name in Bench._fields[:-1]]
-        yield Bench(*(importlib.import_module(name) for name in (*names, "bench_peers")))
+        names = [f"peers.{name}" for name in Bench._fields[:5]]
+        yield Bench(*(importlib.import_module(name) for name in (*names, *Bench._fields[5:])))
     finally:
         sys.path.remove(str(BENCHMARKS))
 
@@ -305,3 +307,68 @@ def test_a_dear_row_may_choose_another_setting(bench: Bench) -> None:
     tuned = {"long": tally(500, {16: 50}), "short": tally(150, {2: 50})}
     assert bench.tuning.choose(tuned, 0.03) == "long"
     assert bench.tuning.choose(tuned, 0.5) == "short"
+
+
+def row(drafter: str, speedup: float, cost: float = 0.03, **more: Any) -> dict[str, Any]:
+    made = {"category": "agent-dev", "drafter": drafter, "cost": cost, "speedup": speedup}
+    return {**made, "opening": 1.0, **more}
+
+
+def peer_row(drafter: str, speedup: float, best: float) -> dict[str, Any]:
+    return row(drafter, speedup, setting="factor 1, p 0.1", best_speedup=best)
+
+
+ROWS = [
+    row("copyahead priced", 2.2),
+    row("copyahead priced + store", 3.0),
+    peer_row("suffix tree", 1.9, 2.1),
+    peer_row("suffix tree, default", 2.0, 2.1),
+    peer_row("suffix tree + store", 2.4, 2.5),
+]
+
+
+def test_a_peer_with_a_store_is_beside_ours_with_one(bench: Bench) -> None:
+    margins = bench.peer_tables.margins
+    # Over the best row, and over the best of all settings.
+    assert "| agent-dev | 1.100 (1.048) |" in margins(ROWS, "copyahead priced", store=False)
+    assert "| agent-dev | 1.250 (1.200) |" in margins(ROWS, "copyahead priced + store", store=True)
+
+
+def test_figures_are_met_or_say_by_how_much_not(bench: Bench) -> None:
+    found = {figure.what: figure for figure in bench.figures.of_traces(ROWS)}
+    own = found["agent-dev at 0.03, over the best peer"]
+    assert own.verdict == "met"
+    assert own.peers == "priced 2.20, suffix tree, default (factor 1, p 0.1) 2.00"
+    assert found["agent-dev at 0.03 a row, priced"].verdict == "missed: 0.94 of it"
+    (cold,) = bench.figures.of_cold([row("copyahead priced", 1.8), *ROWS[2:]])
+    assert (cold.asked, cold.verdict) == (1.0, "missed: 0.90 of it")
+
+
+def test_the_page_of_peers_gets_its_tables(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "figures.log"
+    figures = [*bench.figures.of_traces(ROWS), *bench.figures.of_cold(ROWS)]
+    made = [asdict(figure) | {"verdict": figure.verdict} for figure in figures]
+    document = {"results": ROWS, "cold": ROWS, "figures": made}
+    log.write_text("a card\n" + json.dumps(document))
+    pages = [tmp_path / "peers.md", tmp_path / "figures.md"]
+    for page in pages:
+        page.write_text((BENCHMARKS.parent / "docs" / page.name).read_text())
+    monkeypatch.setattr(sys, "argv", ["peer_tables.py", str(log), *map(str, pages)])
+    bench.peer_tables.main()
+    peers, figures_page = (page.read_text() for page in pages)
+    assert "| suffix tree, chosen | 1.90 |" in peers
+    assert (
+        "| agent-dev at 0.03 a row, priced | 2.20 x | ≥ 2.35 | missed: 0.94 of it |" in figures_page
+    )
+    assert "| agent-dev | 1.100 |" in figures_page
+    bench.peer_tables.main()
+    assert [page.read_text() for page in pages] == [peers, figures_page]
+    for text, reason in (
+        ("none", "no place for a table"),
+        ("<!-- a -->\n<!-- end of a -->", "for a,"),
+    ):
+        pages[0].write_text(text)
+        with pytest.raises(SystemExit, match=reason):
+            bench.peer_tables.main()
