@@ -153,7 +153,7 @@ bench-peers: $(STAMP) $(PEERS)/.drafters
 bench-transformers: $(TRANSFORMERS)/.installed
 	$(IN_TRANSFORMERS) $(TRANSFORMERS)/bin/python benchmarks/bench_transformers.py
 
-# Every figure that is promised, in one table. About an hour, most of it the slowest peers'.
+# Every figure that is promised, in one table. About twenty minutes.
 figures: $(STAMP) $(PEERS)/.drafters
 	$(BIN)/python benchmarks/figures.py --peer-python $(PEERS)/bin/python $(TRACES)
 
