@@ -145,14 +145,15 @@ bench-http: $(STAMP) $(PEERS)/.installed
 	$(BIN)/python benchmarks/bench_http.py --peer-python $(PEERS)/bin/python
 
 # Other drafters, in the same environment. TRACES: files to replay; made up when not given.
+# PEERS_ARGS: more arguments, as --fresh.
 bench-peers: $(STAMP) $(PEERS)/.drafters
-	$(BIN)/python benchmarks/bench_peers.py --peer-python $(PEERS)/bin/python $(TRACES)
+	$(BIN)/python benchmarks/bench_peers.py --peer-python $(PEERS)/bin/python $(PEERS_ARGS) $(TRACES)
 
 # Inside transformers' generate, in an environment of its own, beside its own prompt lookup.
 bench-transformers: $(TRANSFORMERS)/.installed
 	$(IN_TRANSFORMERS) $(TRANSFORMERS)/bin/python benchmarks/bench_transformers.py
 
-# Every figure that is promised, in one table. About an hour, most of it the slowest peers'.
+# Every figure that is promised, in one table. About twenty minutes.
 figures: $(STAMP) $(PEERS)/.drafters
 	$(BIN)/python benchmarks/figures.py --peer-python $(PEERS)/bin/python $(TRACES)
 

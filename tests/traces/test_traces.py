@@ -203,6 +203,17 @@ def test_chat_history_in_turns(tmp_path: Path) -> None:
     assert END_ID not in corpus.tokens
 
 
+def test_each_chat_of_a_history_may_be_a_session(tmp_path: Path) -> None:
+    path = tmp_path / "chat.md"
+    start = "# aider chat started at 2024-08-05 19:33:02\n\n"
+    chats = ("> quit\n", "hello\n> v1\n\n#### do it\nSure:\n\n#### more\nDone\n", "#### a\nB\n")
+    path.write_text("".join(start + chat for chat in chats))
+    corpus = corpus_of(path, chat="chats")
+    assert written(corpus) == ["Sure:\n\n", "Done\n", "B\n"]
+    assert corpus.sessions(0) == [(0, 2), (2, 3)]
+    assert written(corpus_of(path, chat="chats", after=26)) == ["re:\n\n", "Done\n"]
+
+
 def test_chat_history_as_a_stream_after_some_tokens(tmp_path: Path) -> None:
     path = tmp_path / "history.md"
     path.write_text("one\n#### two\nthree\n")

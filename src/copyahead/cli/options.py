@@ -133,10 +133,11 @@ Traces = Annotated[
 class TraceOptions:
     """How traces are read."""
 
-    chat: Literal["turns", "stream"] = "turns"
-    """How a chat history is read: in turns, or as one text that was all written."""
+    chat: Literal["turns", "chats", "stream"] = "turns"
+    """How a chat history is read: in turns; the same with each of its chats as a session; or as one
+    text that was all written."""
     after: Annotated[int, Range(0, 2**40)] = 0
-    """Tokens at the start of a chat history that are only read."""
+    """Tokens at the start of a chat history, or of each of its chats, that are only read."""
     by_file: bool = False
     """Score each file of a directory apart. Otherwise they are one category: policies that learn,
     and `--shared`, go on from one file to the next, as a server does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +80,12 @@ class ReplayOptions:
     cost: tuple[str, ...] = ("0.01,0.03,0.1,0.3",)
     """What a further row costs, in passes of one row: numbers, `stair`, or a file that
     `copyahead probe --json` wrote. Joined by commas, or repeated."""
+    fresh: bool = False
+    """Score only the first request of each session, each with a new drafter that has learnt
+    nothing, as the first request of a new process. Each chat of a chat history is a session."""
+    prior: Path | None = None
+    """Have `priced` start from this file of tables, which benchmarks/train_prior.py wrote; from
+    those that are shipped when not given."""
     lengths: bool = False
     """Also simulate K = 1, 2, 4, 8 tokens of the newest place, and adaptive K."""
     jobs: Annotated[int | None, Range(1, 1024)] = None
@@ -122,6 +128,7 @@ def replay(
 
     Example: `copyahead replay traces/ --policy priced window --cost 0.03`
     """
+    from copyahead.drafters.prior import read_prior
     from copyahead.traces.costs import parse_costs
     from copyahead.traces.drafts.draft_file import join, read_drafts
     from copyahead.traces.formats.importers import read_traces
@@ -130,6 +137,7 @@ def replay(
         LIMIT,
         Run,
         length_policies,
+        num_written,
         plan_beside,
         plan_runs,
         policies_of,
@@ -149,16 +157,17 @@ def replay(
     if path is not None:
         runs += plan_beside(policies[0], costs, _besides(draft_options, policies[0]), shared)
         recorded = read_drafts(path.expanduser())
-    read = read_traces(
-        traces, chat=trace_options.chat, after=trace_options.after, by_file=trace_options.by_file
-    )
+    prior = read_prior(options.prior).tobytes() if options.prior is not None else None
+    # A session is a conversation where every session counts by itself.
+    chat = "chats" if options.fresh and trace_options.chat == "turns" else trace_options.chat
+    read = read_traces(traces, chat=chat, after=trace_options.after, by_file=trace_options.by_file)
     report_problems(read)
     name, corpus = tokenised(read, options.tokenizer)
     if path is not None and recorded is not None:
         header, requests = recorded
         corpus, drafts = join(corpus, path, header, requests)
-    all_runs = [*runs, Run(LIMIT)]
-    with output.bar("replaying", corpus.num_written * len(all_runs)) as bar:
+    all_runs = [replace(run, fresh=options.fresh, prior=prior) for run in [*runs, Run(LIMIT)]]
+    with output.bar("replaying", num_written(corpus, all_runs)) as bar:
         found = run_all(
             corpus,
             all_runs,
@@ -171,9 +180,10 @@ def replay(
     if options.html is not None:
         _write_report(options.html, read, name, rows)
     if json:
-        output.print_json(document(read, name, rows, shared, header))
+        asked = {"fresh": options.fresh, "prior": options.prior and str(options.prior)}
+        output.print_json(document(read, name, rows, shared, header) | asked)
     else:
-        show(name, rows, shared, header)
+        show(name, rows, shared, header, fresh=options.fresh)
     return 0
 
 
@@ -225,6 +235,8 @@ def show(
     rows: Sequence[Row],
     shared: SharedOptions = _NOT_SHARED,
     header: DraftHeader | None = None,
+    *,
+    fresh: bool = False,
 ) -> None:
     """The same for people: a table a category."""
     from copyahead.traces.rows import categories_shown
@@ -232,31 +244,34 @@ def show(
     console = output.stdout()
     store = f"; a shared store of {shared.shared_tokens} tokens" if shared.shared else ""
     model = f"; drafts of {header.model}, context {header.window}" if header is not None else ""
-    heading = f"tokenised with {tokenizer}{store}{model}; speed-up 1.00 is plain decoding"
+    first = "; first requests only, each with a new drafter" if fresh else ""
+    heading = f"tokenised with {tokenizer}{store}{model}{first}; speed-up 1.00 is plain decoding"
     console.print(heading, soft_wrap=True)
     for category in categories_shown(rows):
         mine = [row for row in rows if row.category == category]
-        first = mine[0]
-        repeated = f", {first.repeated} repeated" if first.repeated else ""
-        title = f"\n{category}: {first.requests} requests{repeated}, {first.emitted} tokens written"
-        console.print(_table(title, mine))
+        any_row = mine[0]
+        repeated = f", {any_row.repeated} repeated" if any_row.repeated else ""
+        size = f"{any_row.requests} requests{repeated}, {any_row.emitted} tokens written"
+        console.print(_table(f"\n{category}: {size}", mine, fresh))
 
 
-def _table(title: str, rows: Sequence[Row]) -> Any:
+def _table(title: str, rows: Sequence[Row], fresh: bool) -> Any:
     """Where a draft model took part its passes are shown, and less of what JSON has as well."""
     drafted = any(row.draft_cost is not None for row in rows)
     middle = ("draft cost", "passes/round", "their share") if drafted else ("of limit", "silent")
+    phases = ("first 32",) if fresh else ("cold", "warm")
     last = () if drafted else ("draft µs",)
     table = output.table(
-        "policy", "cost", *middle, "speed-up", "tok/round", "drafted/round", "accepted", "cold",
-        "warm", *last, "accepted from", title=title,
+        "policy", "cost", *middle, "speed-up", "tok/round", "drafted/round", "accepted",
+        *phases, *last, "accepted from", title=title,
     )  # fmt: skip
     for r in rows:
+        apart = (r.opening,) if fresh else (r.cold, r.warm)
         table.add_row(
             r.policy, str(r.cost), *(_model_cells(r) if drafted else _limit_cells(r)),
             f"{r.speedup:.2f}", f"{r.tokens_per_round:.2f}", f"{r.drafted_per_round:.2f}",
             f"{r.accepted_share:.0%}",
-            f"{r.cold.speedup:.2f}" if r.cold else "-", f"{r.warm.speedup:.2f}" if r.warm else "-",
+            *(f"{f.speedup:.2f}" if f else "-" for f in apart),
             *(() if drafted else (f"{r.draft_us:.1f}",)),
             ", ".join(f"{source} {share:.0%}" for source, share in r.accepted_from.items()) or "-",
         )  # fmt: skip

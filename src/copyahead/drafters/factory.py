@@ -18,6 +18,9 @@ from copyahead.policies.registry import PolicyChoice, PricedKnobs
 from copyahead.types import Token
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from copyahead.drafters.lookup import LookupDrafter
     from copyahead.drafters.priced import PricedDrafter
     from copyahead.history.pool import HistoryPool
@@ -77,18 +80,23 @@ def _possible(mode: Mode) -> Mode:
 
 
 def make_drafter(
-    policy: str | PolicyChoice, pool: HistoryPool, load: Load, end_tokens: Collection[Token] = ()
+    policy: str | PolicyChoice,
+    pool: HistoryPool,
+    load: Load,
+    end_tokens: Collection[Token] = (),
+    prior: npt.NDArray[np.float64] | None = None,
 ) -> LookupDrafter | PricedDrafter:
     """The drafter of `policy` over `pool`. Raises ConfigError where the policy is wrong.
 
-    It reads `load` at every round. `end_tokens` end a request: a drafter may stop at one.
+    It reads `load` at every round. `end_tokens` end a request: a drafter may stop at one. `prior`:
+    the model that `priced` starts from (`drafters.prior`); the shipped one when not given.
     """
     from copyahead.drafters.lookup import LookupDrafter
     from copyahead.drafters.priced import PricedDrafter
 
     choice = parse_policy(policy) if isinstance(policy, str) else policy
     if isinstance(choice.knobs, PricedKnobs):
-        return PricedDrafter(pool, load, knobs=choice.knobs, end_tokens=end_tokens)
+        return PricedDrafter(pool, load, knobs=choice.knobs, end_tokens=end_tokens, prior=prior)
     return LookupDrafter(pool, choice, load)
 
 

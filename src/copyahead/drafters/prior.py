@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,3 +56,16 @@ def shipped() -> npt.NDArray[np.float64]:
     model = model_of(json.loads(text))
     model.setflags(write=False)
     return model
+
+
+def read_prior(path: Path) -> npt.NDArray[np.float64]:
+    """The model of a prior document in a file. Raises ConfigError where it holds none."""
+    try:
+        tables = json.loads(path.expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"prior {path} cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise ConfigError(f"prior {path} is not JSON: name what train_prior.py wrote") from None
+    if not isinstance(tables, dict):
+        raise ConfigError(f"prior {path} is no JSON object: name what train_prior.py wrote")
+    return model_of(tables)

@@ -25,6 +25,9 @@ from copyahead.types import Source, Token
 
 Counts = npt.NDArray[np.int64]
 
+OPENING = 32
+"""Tokens of an answer that count as its beginning."""
+
 _SOURCES = tuple(Source)
 
 
@@ -88,6 +91,8 @@ class Phases:
 
     cold: Tally = field(default_factory=Tally)
     warm: Tally = field(default_factory=Tally)
+    opening: Tally = field(default_factory=Tally)
+    """What of `cold` are the rounds that start within the first `OPENING` tokens of an answer."""
 
     def of(self, cold: bool) -> Tally:
         """One of them."""
@@ -103,6 +108,7 @@ class Phases:
     def __iadd__(self, other: Phases) -> Phases:
         self.cold += other.cold
         self.warm += other.warm
+        self.opening += other.opening
         return self
 
 
@@ -127,13 +133,9 @@ def replay_sessions(
     for first, last in spans:
         written = 0
         for number, request in enumerate(corpus.requests[first:last], start=first):
-            tally = phases.of(bool(request[COLD]))
             if recorded is not None:
                 recorded.begin(number)
-            _replay_request(corpus, request, drafter, tally)
-            if recorded is not None:
-                tally.model += recorded.cost
-                recorded.cost = ModelCost()
+            _replay_request(corpus, request, drafter, phases, recorded)
             written += int(request[END] - request[START])
         if on_session is not None:
             on_session(written)
@@ -141,27 +143,54 @@ def replay_sessions(
 
 
 def _replay_request(
-    corpus: Corpus, request: npt.NDArray[np.int64], drafter: Drafter, tally: Tally
+    corpus: Corpus,
+    request: npt.NDArray[np.int64],
+    drafter: Drafter,
+    phases: Phases,
+    recorded: RecordedDrafter | None,
 ) -> None:
     base, start, end = int(request[BASE]), int(request[START]), int(request[END])
     stream = corpus.tokens[base : base + end]
     session = drafter.open(stream[:start], slot=0)  # type: ignore[arg-type]
-    tally.requests += 1
-    tally.repeated += int(request[REPEATED])
+    answer = stream[start:].tolist()
+    is_cold = bool(request[COLD])
+    opening = Tally(requests=1, repeated=int(request[REPEATED]))
+    rest, at = Tally(), 0
     try:
-        _rounds(session, stream[start:].tolist(), tally)
+        if is_cold:
+            at = _rounds(session, answer, 0, min(OPENING, len(answer)), opening)
+            _take_model(opening, recorded)
+        _rounds(session, answer, at, len(answer), rest)
+        _take_model(rest, recorded)
     finally:
         session.close()
+    tally = phases.of(is_cold)
+    tally += opening
+    tally += rest
+    if is_cold:
+        phases.opening += opening
 
 
-def _rounds(session: DraftSession, answer: list[Token], tally: Tally) -> None:
-    """Draft and settle until `answer` is written; a draft may reach past its end in vain."""
-    at, end = 0, len(answer)
+def _take_model(tally: Tally, recorded: RecordedDrafter | None) -> None:
+    """Charge a draft model's passes since the last call to `tally`."""
+    if recorded is not None:
+        tally.model += recorded.cost
+        recorded.cost = ModelCost()
+
+
+def _rounds(
+    session: DraftSession, answer: list[Token], begin: int, until: int, tally: Tally
+) -> int:
+    """Do the rounds that start at places `begin` to `until - 1` of `answer`; where the next starts.
+
+    A draft may reach past the end of `answer` in vain.
+    """
+    at, end = begin, len(answer)
     propose, settle = session.propose, session.settle
     drafted, accepted = [0] * (MAX_DRAFT_TOKENS + 1), [0] * (MAX_DRAFT_TOKENS + 1)
     sources = dict.fromkeys(_SOURCES, 0)
     propose_ns = settle_ns = 0
-    while at < end:
+    while at < until:
         began = perf_counter_ns()
         draft = propose(MAX_DRAFT_TOKENS)
         proposed = perf_counter_ns()
@@ -183,7 +212,7 @@ def _rounds(session: DraftSession, answer: list[Token], tally: Tally) -> None:
                 sources[cast(Source, draft.source_at(position))] += 1
             if not draft.parts:
                 sources[draft.source] += kept
-    tally.emitted += end
+    tally.emitted += at - begin
     tally.drafted += np.array(drafted)
     tally.accepted += np.array(accepted)
     for source, count in sources.items():
@@ -191,6 +220,7 @@ def _rounds(session: DraftSession, answer: list[Token], tally: Tally) -> None:
             tally.accepted_from[source] = tally.accepted_from.get(source, 0) + count
     tally.propose_ns += propose_ns
     tally.settle_ns += settle_ns
+    return at
 
 
 def limit_sessions(

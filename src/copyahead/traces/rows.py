@@ -65,6 +65,8 @@ class Row(msgspec.Struct, frozen=True):
     """First requests of their session; None where there are none."""
     warm: Figures | None
     """All later ones."""
+    opening: Figures | None
+    """Of first requests, the rounds that start within the first 32 tokens of their answer."""
 
 
 def categories_shown(rows: Sequence[Row]) -> list[str]:
@@ -140,6 +142,7 @@ def _row(name: str, run: Run, cost: Cost, phases: Phases, limit: Phases | None) 
         emitted=tally.emitted,
         cold=_phase(phases.cold, limit.cold if limit else None, cost),
         warm=_phase(phases.warm, limit.warm if limit else None, cost),
+        opening=_phase(phases.opening, None, cost),
     )
 
 

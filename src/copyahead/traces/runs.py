@@ -51,6 +51,10 @@ class Run:
     """Whether sessions also copy from those before them."""
     beside: Beside | None = None
     """How recorded drafts take part, where they do."""
+    fresh: bool = False
+    """Whether only the first request of each session is replayed, each by a drafter of its own."""
+    prior: bytes | None = None
+    """The float64 model that `priced` starts from (`drafters.prior`), where not the shipped one."""
 
     @property
     def name(self) -> str:
@@ -64,7 +68,7 @@ class Run:
     @property
     def learns(self) -> bool:
         """Whether what is drafted depends on the requests before, so that it is one task."""
-        if self.policy == LIMIT:
+        if self.policy == LIMIT or self.fresh:
             return False
         return self.shared.shared or self.beside is not None or is_priced(self.policy)
 
@@ -161,7 +165,7 @@ def run_all(
     tasks = _tasks(corpus, runs)
     jobs, given = jobs or usable_cpus(), jobs
     results: Results = [{} for _ in runs]
-    work = corpus.num_written * len(runs)
+    work = num_written(corpus, runs)
     done: Iterable[tuple[_Task, Phases]]
     if ray is not None:
         done = _on_ray(ray, corpus, drafts, runs, tasks, given, on_progress)
@@ -175,6 +179,17 @@ def run_all(
     return results
 
 
+def num_written(corpus: Corpus, runs: Sequence[Run]) -> int:
+    """Tokens that all `runs` replay together."""
+    return sum(_written(corpus, task.spans) for task in _tasks(corpus, runs))
+
+
+def _spans(corpus: Corpus, run: Run, category: int) -> list[tuple[int, int]]:
+    """The requests of each session of a category that the run replays."""
+    sessions = corpus.sessions(category)
+    return [(first, first + 1) for first, _ in sessions] if run.fresh else sessions
+
+
 def _tasks(corpus: Corpus, runs: Sequence[Run]) -> list[_Task]:
     """A task is some sessions of a category; all of them where one learns from those before."""
     tasks = []
@@ -182,7 +197,7 @@ def _tasks(corpus: Corpus, runs: Sequence[Run]) -> list[_Task]:
         for category in range(len(corpus.categories)):
             part: list[tuple[int, int]] = []
             written = 0
-            for span in corpus.sessions(category):
+            for span in _spans(corpus, run, category):
                 part.append(span)
                 written += _written(corpus, [span])
                 if written >= _WRITTEN_PER_TASK and not run.learns:
@@ -218,7 +233,12 @@ def do_run(
         assert drafts is not None, "a run beside recorded drafts needs them"
         recorded = run.beside.recorded(corpus, drafts)
     make = drafter_maker(run, corpus, recorded)
-    return replay_sessions(corpus, spans, make, on_session, recorded)
+    if not run.fresh:
+        return replay_sessions(corpus, spans, make, on_session, recorded)
+    phases = Phases()
+    for span in spans:
+        phases += replay_sessions(corpus, [span], make, on_session, recorded)
+    return phases
 
 
 def drafter_maker(
@@ -228,13 +248,15 @@ def drafter_maker(
     from copyahead.drafters.factory import make_drafter, make_store
     from copyahead.history.pool import HistoryPool
 
+    prior = None if run.prior is None else np.frombuffer(run.prior)
+
     def make(capacity: int) -> Drafter:
         if run.beside is not None and run.beside.rule == ALONE and recorded is not None:
             return recorded
         store = make_store(run.shared, corpus.vocab_size)
         pool = HistoryPool(1, capacity, corpus.vocab_size, store)
         load = Load(step_cost=run.cost.curve) if run.cost is not None else Load()
-        copies = make_drafter(run.policy, pool, load, corpus.end_tokens)
+        copies = make_drafter(run.policy, pool, load, corpus.end_tokens, prior)
         if run.beside is None or recorded is None:
             return copies
         return run.beside.drafter(copies, recorded, load)

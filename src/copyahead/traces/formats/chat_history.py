@@ -4,11 +4,38 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from msgspec.structs import replace
+
 from copyahead.traces.formats.conversations import Conversation, Message
 
 _USER = "####"
 _TOOL = ">"
 _ROLES = {_USER: "user", _TOOL: "tool", "": "assistant"}
+_NEW_CHAT = "# aider chat started at "
+"""Begins the line that aider writes whenever it is started."""
+
+
+def read_chats(text: str, session: str, *, after: int) -> list[Conversation]:
+    """Each chat of the file as a session, in turns; the line that says when it began is left out.
+
+    Nothing before the user's first line, and none of the first `after` tokens of a chat, counts as
+    written. A chat without a line of the user is left out.
+    """
+    chats: list[list[str]] = [[]]
+    for line in text.splitlines(keepends=True):
+        if line.startswith(_NEW_CHAT):
+            chats.append([])
+        else:
+            chats[-1].append(line)
+    found = []
+    for number, lines in enumerate(chats):
+        name = f"{session}, chat {number}"
+        chat = read_chat_history("".join(lines), name, stream=False, after=after)
+        if chat is not None:
+            head = [m.role for m in chat.messages].index("user")
+            chat.messages[:head] = [replace(m, written=False) for m in chat.messages[:head]]
+            found.append(chat)
+    return found
 
 
 def read_chat_history(text: str, session: str, *, stream: bool, after: int) -> Conversation | None:

@@ -24,14 +24,14 @@ from copyahead.traces.formats import (
     pairs,
     swe_agent,
 )
-from copyahead.traces.formats.chat_history import read_chat_history
+from copyahead.traces.formats.chat_history import read_chat_history, read_chats
 from copyahead.traces.formats.conversations import Conversation, Problem, TokenRequest
 from copyahead.traces.formats.reading import Item, Reading, keys_of
 from copyahead.traces.large.kept import KeptRequests
 from copyahead.traces.large.opening import is_parquet, opened
 from copyahead.traces.large.parquet import columns_of, missing_column, parquet_items
 
-ChatMode = Literal["turns", "stream"]
+ChatMode = Literal["turns", "chats", "stream"]
 
 _SUFFIXES = (
     ".gz", ".zst", ".jsonl", ".ndjson", ".json", ".parquet", ".md", ".txt", ".traj",
@@ -114,9 +114,10 @@ def read_traces(
     its own, as is a file that was named.
 
     `FILE@A:B` takes the sessions A to B - 1 of a file, counted from 0. `chat`: whether a chat
-    history is cut into turns, or is one running text that was all written; its first `after` tokens
-    are only read. Raises ConfigError where nothing holds a request, and for a named file that
-    cannot be read or is of no known format; one found in a directory becomes a problem instead.
+    history is cut into turns, into chats and their turns (each chat a session), or is one running
+    text that was all written; the first `after` tokens of such a session are only read. Raises
+    ConfigError where nothing holds a request, and for a named file that cannot be read or is of no
+    known format; one found in a directory becomes a problem instead.
     """
     traces = []
     for name in names:
@@ -182,7 +183,7 @@ def _fill(trace: Trace, path: Path, chat: ChatMode, after: int) -> None:
     if items is not None:
         _read_all(trace, items)
     else:
-        trace.conversations = [_chat_history(path, data, chat, after)]
+        trace.conversations = _chat_history(path, data, chat, after)
 
 
 def _read_all(trace: Trace, items: Iterable[tuple[str, Any]]) -> None:
@@ -210,21 +211,24 @@ def _known_rows(path: Path) -> Iterator[tuple[str, Item]]:
     yield from rows
 
 
-def _chat_history(path: Path, data: bytes, chat: ChatMode, after: int) -> Conversation:
+def _chat_history(path: Path, data: bytes, chat: ChatMode, after: int) -> list[Conversation]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigError(
             f"trace {path} is neither JSON nor UTF-8 text: readable are {KNOWN}"
         ) from None
-    stream = chat == "stream"
-    conversation = read_chat_history(text, str(path), stream=stream, after=after)
-    if conversation is None:
+    if chat == "chats":
+        found = read_chats(text, str(path), after=after)
+    else:
+        whole = read_chat_history(text, str(path), stream=chat == "stream", after=after)
+        found = [] if whole is None else [whole]
+    if not found:
         start = " ".join(text[: 4 * _BEGINNING].split())[:_BEGINNING]
         raise ConfigError(
             f"trace {path} is of no known format (it begins with {start!r}): readable are {KNOWN}"
         )
-    return conversation
+    return found
 
 
 def category_of(path: Path) -> str:
