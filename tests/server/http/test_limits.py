@@ -291,7 +291,7 @@ def test_waiting_too_long_in_a_stream_that_was_kept_alive_is_an_error_frame() ->
         (b"", {"content-type": "application/json"}, 400, "invalid_value"),
         (b"[1]", {"content-type": "application/json"}, 400, "invalid_value"),
         (b"a=b", {"content-type": "application/x-www-form-urlencoded"}, 400, "invalid_value"),
-        (b"[" * 100_000, {"content-type": "application/json"}, 400, None),
+        (b"[" * 30_000, {"content-type": "application/json"}, 400, None),
         (b"\xff\xfe", {"content-type": "application/json"}, 400, None),
         (b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
          {"content-type": "application/json"}, 400, "invalid_value"),
