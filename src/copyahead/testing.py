@@ -10,7 +10,7 @@ rechunk         every way of cutting a sequence into steps
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar, Unpack, cast
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from copyahead.contracts import (
     Load,
     Logits,
     NextToken,
+    Opening,
     Part,
     Tokenizer,
 )
@@ -271,16 +272,7 @@ class ForcedDrafter:
         """So that the drafter can stand where an engine asks for a way to make one."""
         return self
 
-    def open(
-        self,
-        prompt: Sequence[Token],
-        *,
-        slot: int,
-        tenant: str = "",
-        prediction: Sequence[Token] = (),
-        grammar: bool = False,
-        sampling: SamplingOptions | None = None,
-    ) -> DraftSession:
+    def open(self, prompt: Sequence[Token], *, slot: int, **asked: Unpack[Opening]) -> DraftSession:
         """A session; kept in `sessions` for the test to look at."""
         session = ForcedSession(self._plan, prompt, slot)
         self.sessions.append(session)
@@ -381,14 +373,7 @@ class ScriptedChainDrafter:
         self.num_rows_read = 0
 
     def open(
-        self,
-        prompt: Sequence[Token],
-        *,
-        slot: int,
-        tenant: str = "",
-        prediction: Sequence[Token] = (),
-        grammar: bool = False,
-        sampling: SamplingOptions | None = None,
+        self, prompt: Sequence[Token], *, slot: int, **asked: Unpack[Opening]
     ) -> ScriptedChainSession:
         """A session that has read nothing yet."""
         session = ScriptedChainSession(self, prompt, slot)

@@ -106,6 +106,19 @@ def test_no_answer_in_time_and_an_early_end_are_told_apart(tmp_path: Path) -> No
         ChildProcess([str(program)]).ask(b"", 30)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="it sends a signal")
+def test_ctrl_c_in_a_terminal_is_for_the_parent_alone(tmp_path: Path) -> None:
+    program = tmp_path / "echo.py"
+    program.write_text("import sys\nfor line in sys.stdin: print(line, end='', flush=True)")
+    child = ChildProcess([str(program)])
+    try:
+        assert child.ask(b"a\n", 30) == b"a\n"
+        os.kill(child.pid, signal.SIGINT)
+        assert child.ask(b"b\n", 30) == b"b\n"
+    finally:
+        child.end()
+
+
 def test_memory_has_a_limit(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

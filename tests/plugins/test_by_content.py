@@ -66,9 +66,9 @@ def test_the_oldest_text_makes_room_and_one_that_was_cut_keeps_its_row() -> None
     asked = drafts(num_texts=2)
     for start in (100, 200, 300):
         asked.draft(ids(*range(start, start + 20)), 4)
-    assert sorted(int(text.ids[0]) for text in asked._texts.values()) == [200, 300]
+    assert sorted(asked._pool.tokens(row)[0] for row in asked._texts) == [200, 300]
     asked.draft(ids(*range(200, 215), 7), 4)
-    assert sorted(int(text.ids[0]) for text in asked._texts.values()) == [200, 300]
+    assert sorted(asked._pool.tokens(row)[0] for row in asked._texts) == [200, 300]
 
 
 def test_a_text_longer_than_the_pool_gets_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,25 +56,50 @@ def test_tokens_are_the_same_in_memory_and_in_a_file(
 
 
 @given(
-    steps=st.lists(st.tuples(st.integers(0, 5), TEXTS), max_size=40),
+    steps=st.lists(st.tuples(st.integers(0, 5), TEXTS, st.booleans()), max_size=40),
     in_memory=st.sampled_from([0, 500, 10**6]),
 )
 def test_kept_conversations_grow_as_those_in_memory_do(
-    steps: list[tuple[int, str]], in_memory: int
+    steps: list[tuple[int, str, bool]], in_memory: int
 ) -> None:
     kept = KeptConversations(in_memory)
     plain: list[Conversation] = []
-    for number, text in steps:
+    for number, text, is_new in steps:
         message = Message("user", text, written=len(text) % 2 == 0)
-        if number < len(plain):
-            kept[number].messages.append(message)
+        if number < len(plain) and is_new:
+            kept.extend(number, [message])
             plain[number].messages.append(message)
+        elif number < len(plain):
+            kept.replace_last(number, message)
+            plain[number].messages[-1] = message
         else:
             kept.append(Conversation(text, [message]))
             plain.append(Conversation(text, [message]))
     assert list(kept) == plain
     assert list(kept[1:4]) == plain[1:4]
     assert [kept[-1]] == plain[-1:] if plain else len(kept) == 0
+
+
+class Counted(str):
+    """Text that counts how often its length is asked for."""
+
+    __slots__ = ()
+    asked = 0
+
+    def __len__(self) -> int:
+        Counted.asked += 1
+        return super().__len__()
+
+
+def test_a_conversation_that_grows_is_not_measured_anew() -> None:
+    kept, count = KeptConversations(), 200
+    kept.append(Conversation("s", []))
+    Counted.asked = 0
+    for _ in range(count):
+        kept.extend(0, [Message("user", Counted("text"))])
+        assert kept[0].messages
+    assert len(kept[0].messages) == count
+    assert count <= Counted.asked <= 3 * count
 
 
 def test_kept_requests_come_back_and_are_chosen_by_session() -> None:

@@ -8,6 +8,9 @@ signal too that nobody can catch. The kernel then sends SIGIO, which ends the pr
 middle of a computation that lets no other thread run; where it sends none, a thread does that.
 (A parent-death signal of Linux would come when the *thread* that started the program ends.)
 
+Ctrl-C reaches all processes of a terminal; here it does nothing, for the parent decides when the
+program ends.
+
 With MAX_BYTES it gets no more memory than that, and leaves no core file; 0 sets no limit.
 
 Imports nothing of copyahead, so that programs start fast.
@@ -50,6 +53,7 @@ def _limit_memory(max_bytes: int) -> None:
 
 def main() -> None:
     """Watch, limit, and become the program."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     fd, max_bytes = int(sys.argv[1]), int(sys.argv[2])
     if fd >= 0:
         _end_with_parent(fd)

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from copyahead.cli.options import (
+    DEFAULT_MODEL,
+    DEFAULT_SAMPLING,
+    NO_DRAFT_MODEL,
     NONE_YET,
     DraftModel,
     Flat,
@@ -19,12 +22,11 @@ from copyahead.cli.options import (
     Names,
     Quiet,
     Sampling,
-    SamplingFlags,
     modes_named,
 )
 from copyahead.cli.terminal import output
 from copyahead.cli.terminal.sentences import check_model_path
-from copyahead.config import MAX_DRAFT_TOKENS, DraftModelOptions, LookupOptions, ModelOptions
+from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions
 from copyahead.errors import ConfigError
 from copyahead.evaluate.workloads import WORKLOADS, Workload, workload
 from copyahead.ranges import Range, check_ranges
@@ -58,9 +60,6 @@ class CompareOptions:
 
 
 _DEFAULT_COMPARE = CompareOptions()
-_DEFAULT_MODEL = ModelOptions()
-_DEFAULT_SAMPLING = SamplingFlags()
-_NO_DRAFT_MODEL = DraftModelOptions()
 
 
 def compare(
@@ -68,9 +67,9 @@ def compare(
     /,
     *,
     options: Annotated[CompareOptions, Flat] = _DEFAULT_COMPARE,
-    sampling: Sampling = _DEFAULT_SAMPLING,
-    draft_options: DraftModel = _NO_DRAFT_MODEL,
-    model_options: Model = _DEFAULT_MODEL,
+    sampling: Sampling = DEFAULT_SAMPLING,
+    draft_options: DraftModel = NO_DRAFT_MODEL,
+    model_options: Model = DEFAULT_MODEL,
     lookup: Annotated[bool, Parameter(show=False)] = True,
     quiet: Quiet = False,
     json: Json = False,

@@ -8,10 +8,19 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from copyahead.cli.compare import broken, document, run_all, show
-from copyahead.cli.options import DRAFTING, OUTPUT, Json, Model, ModelPath, Quiet, policies_named
+from copyahead.cli.options import (
+    DEFAULT_MODEL,
+    DRAFTING,
+    OUTPUT,
+    Json,
+    Model,
+    ModelPath,
+    Quiet,
+    policies_named,
+)
 from copyahead.cli.terminal import output
 from copyahead.cli.terminal.sentences import check_model_path
-from copyahead.config import LookupOptions, ModelOptions
+from copyahead.config import LookupOptions
 from copyahead.errors import ConfigError
 from copyahead.evaluate.workloads import workload
 from copyahead.sampling import SamplingOptions
@@ -19,7 +28,6 @@ from copyahead.sampling import SamplingOptions
 _WORKLOADS = ("list", "rename", "prose")
 _SHOWN = "rename"
 _MAX_TOKENS = 240
-_DEFAULT_MODEL = ModelOptions()
 _POLICY = LookupOptions().policy
 
 
@@ -30,7 +38,7 @@ def demo(
     show_copied: Annotated[bool | None, Parameter(show_default=False, group=OUTPUT)] = None,
     policy: Annotated[str, Parameter(group=DRAFTING)] = _POLICY,
     lookup: Annotated[bool, Parameter(show=False)] = True,
-    model_options: Model = _DEFAULT_MODEL,
+    model_options: Model = DEFAULT_MODEL,
     quiet: Quiet = False,
     json: Json = False,
 ) -> int:

@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from copyahead.cli.options import (
+    DEFAULT_LOOKUP,
+    DEFAULT_MODEL,
+    DEFAULT_SAMPLING,
+    NO_DRAFT_MODEL,
     OUTPUT,
     DraftModel,
     Flat,
     Json,
     Lookup,
-    LookupFlags,
     Model,
     ModelPath,
     PromptOptions,
     Quiet,
     Sampling,
-    SamplingFlags,
     make_request,
 )
 from copyahead.cli.terminal import output
 from copyahead.cli.terminal.sentences import check_model_path
-from copyahead.config import DraftModelOptions, ModelOptions
 from copyahead.errors import BackendError
 from copyahead.types import FinishReason
 
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from copyahead.stats import CopyStats
 
 _DEFAULT_PROMPT = PromptOptions()
-_DEFAULT_MODEL = ModelOptions()
-_DEFAULT_LOOKUP = LookupFlags()
-_NO_DRAFT_MODEL = DraftModelOptions()
-_DEFAULT_SAMPLING = SamplingFlags()
 
 
 def generate(
@@ -44,10 +41,10 @@ def generate(
     /,
     *,
     prompt_options: Annotated[PromptOptions, Flat] = _DEFAULT_PROMPT,
-    sampling: Sampling = _DEFAULT_SAMPLING,
-    lookup_options: Lookup = _DEFAULT_LOOKUP,
-    draft_options: DraftModel = _NO_DRAFT_MODEL,
-    model_options: Model = _DEFAULT_MODEL,
+    sampling: Sampling = DEFAULT_SAMPLING,
+    lookup_options: Lookup = DEFAULT_LOOKUP,
+    draft_options: DraftModel = NO_DRAFT_MODEL,
+    model_options: Model = DEFAULT_MODEL,
     stats: Annotated[bool, Parameter(negative="", group=OUTPUT)] = False,
     show_copied: Annotated[bool, Parameter(group=OUTPUT)] = False,
     quiet: Quiet = False,

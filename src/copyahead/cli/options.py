@@ -99,6 +99,10 @@ Lookup = Annotated[LookupFlags, Flat, Parameter(group=DRAFTING)]
 DraftModel = Annotated[DraftModelOptions, Flat, Parameter(group=DRAFTING)]
 Shared = Annotated[SharedOptions, Flat, Parameter(group=DRAFTING)]
 Sampling = Annotated[SamplingFlags, Flat, Parameter(group=SAMPLING)]
+DEFAULT_MODEL, DEFAULT_LOOKUP, DEFAULT_SAMPLING = ModelOptions(), LookupFlags(), SamplingFlags()
+NO_DRAFT_MODEL = DraftModelOptions()
+"""What the options are that a command takes where none of them is given."""
+
 Json = Annotated[
     bool,
     Parameter(

@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import Parameter
 
 from copyahead.cli.compare import limit_text
-from copyahead.cli.options import Json, Model, ModelPath, Quiet
+from copyahead.cli.options import DEFAULT_MODEL, Json, Model, ModelPath, Quiet
 from copyahead.cli.terminal import output
 from copyahead.cli.terminal.sentences import check_model_path
 from copyahead.config import ModelOptions
@@ -17,15 +17,13 @@ from copyahead.config import ModelOptions
 if TYPE_CHECKING:
     from copyahead.backends.probe.search import ProbeResult
 
-_DEFAULT_MODEL = ModelOptions()
-
 
 def probe(
     model: ModelPath = None,
     /,
     *,
     again: Annotated[bool, Parameter(negative="")] = False,
-    model_options: Model = _DEFAULT_MODEL,
+    model_options: Model = DEFAULT_MODEL,
     quiet: Quiet = False,
     json: Json = False,
 ) -> int:

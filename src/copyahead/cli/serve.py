@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from cyclopts import Parameter
 
 from copyahead.cli.options import (
+    DEFAULT_LOOKUP,
     MODEL,
+    NO_DRAFT_MODEL,
     NONE_YET,
     DraftModel,
     Flat,
     Lookup,
-    LookupFlags,
     ModelPath,
     Shared,
 )
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from copyahead.server.service import ServerOptions, Service
     from copyahead.traces.record import TraceWriter
 
-_DEFAULT_LOOKUP = LookupFlags()
-_NO_DRAFT_MODEL = DraftModelOptions()
 _NOT_SHARED = SharedOptions()
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
 """As browsers send it, or `*`; pages without an origin of their own send `null`."""
@@ -107,8 +106,8 @@ def serve(
     *,
     http: Annotated[HttpOptions, Flat] = _DEFAULT_HTTP,
     limits: Annotated[Limits, Flat] = _DEFAULT_LIMITS,
-    lookup_options: Lookup = _DEFAULT_LOOKUP,
-    draft_options: DraftModel = _NO_DRAFT_MODEL,
+    lookup_options: Lookup = DEFAULT_LOOKUP,
+    draft_options: DraftModel = NO_DRAFT_MODEL,
     shared_options: Shared = _NOT_SHARED,
     model_options: Annotated[ServedModelOptions, Flat, Parameter(group=MODEL)] = _DEFAULT_MODEL,
     request_log: bool = True,

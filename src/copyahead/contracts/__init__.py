@@ -19,7 +19,14 @@ from copyahead.contracts.backend import (
     TextTokenizer,
     Tokenizer,
 )
-from copyahead.contracts.drafting import ChainDrafter, Drafter, DraftSession, ModelUse, NextToken
+from copyahead.contracts.drafting import (
+    ChainDrafter,
+    Drafter,
+    DraftSession,
+    ModelUse,
+    NextToken,
+    Opening,
+)
 from copyahead.contracts.policy import LengthPolicy, Load, Query, Winner
 
 __all__ = [
@@ -34,6 +41,7 @@ __all__ = [
     "Logits",
     "ModelUse",
     "NextToken",
+    "Opening",
     "Part",
     "Query",
     "Sampler",

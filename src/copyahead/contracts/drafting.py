@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import msgspec
 import numpy as np
@@ -60,27 +60,28 @@ class DraftSession(Protocol):
         ...
 
 
+class Opening(TypedDict, total=False):
+    """What `Drafter.open` is told of a request beside its prompt, where that is not the default."""
+
+    tenant: str
+    """Whose request it is. Nothing that is learnt from one tenant's requests touches another's;
+    empty when not given."""
+    prediction: Sequence[Token] | npt.NDArray[np.integer]
+    """Text that the answer is expected to repeat: it may be copied from, and is not part of the
+    history."""
+    grammar: bool
+    """Whether the request is under one. Drafts are cut at what it forbids in any case."""
+    sampling: SamplingOptions
+    """How the request chooses, for a drafter that draws its tokens as well."""
+
+
 class Drafter(Protocol):
     """Opens sessions, and proposes for many of them in one call."""
 
-    def open(
-        self,
-        prompt: Sequence[Token],
-        *,
-        slot: int,
-        tenant: str = "",
-        prediction: Sequence[Token] = (),
-        grammar: bool = False,
-        sampling: SamplingOptions | None = None,
-    ) -> DraftSession:
+    def open(self, prompt: Sequence[Token], *, slot: int, **asked: Unpack[Opening]) -> DraftSession:
         """A session for a request that has read `prompt`, in row `slot`.
 
-        `grammar`: the request is under one. Drafts are cut at what it forbids in any case.
-        `sampling`: how the request chooses, for a drafter that draws its tokens as well.
-
-        `prediction` is text that the answer is expected to repeat: it may be copied from, and
-        is not part of the history. Nothing that is learnt from one `tenant`'s requests touches
-        another's.
+        `asked` is what else is known of the request; a drafter takes of it what it needs.
 
         Whatever row `slot` still holds and shares with `prompt` is kept: only the rest is
         indexed. No other session may be open in that row. Whatever it raises leaves the row

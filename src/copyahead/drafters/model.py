@@ -13,14 +13,14 @@ import bisect
 import math
 import time
 from collections.abc import Sequence
-from typing import cast
+from typing import Unpack, cast
 
 import msgspec
 import numpy as np
 
 from copyahead.acceptance import inverse_cdf
 from copyahead.config import DraftModelOptions
-from copyahead.contracts import Backend, DraftSession, Logits, ModelUse, NextToken, Part
+from copyahead.contracts import Backend, DraftSession, Logits, ModelUse, NextToken, Opening, Part
 from copyahead.drafters.pass_seconds import PassSeconds, measure
 from copyahead.drafters.rounds import chain_of
 from copyahead.errors import BackendError, ModelError
@@ -137,24 +137,16 @@ class ModelDrafter:
         """See `contracts.ChainDrafter.max_chain`."""
         return self.options.draft_max
 
-    def open(
-        self,
-        prompt: Sequence[Token],
-        *,
-        slot: int,
-        tenant: str = "",
-        prediction: Sequence[Token] = (),
-        grammar: bool = False,
-        sampling: SamplingOptions | None = None,
-    ) -> ModelSession:
+    def open(self, prompt: Sequence[Token], *, slot: int, **asked: Unpack[Opening]) -> ModelSession:
         """See `contracts.Drafter.open`. With `draft_sample`, drafts follow `sampling`."""
         if slot in self._open:
             raise ValueError(f"slot {slot} has an open session: close it first")
+        tenant = asked.get("tenant", "")
         if self._slots[slot].tenant != tenant:
             # How fast a prompt is read would tell what another has left.
             self._cut(slot, 0)
             self._slots[slot].tenant = tenant
-        sampling = sampling if self.options.draft_sample else None
+        sampling = asked.get("sampling") if self.options.draft_sample else None
         session = self._open[slot] = ModelSession(self, slot, tenant, prompt, sampling)
         return session
 

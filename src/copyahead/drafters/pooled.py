@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, Unpack
 
+from copyahead.contracts import Opening
 from copyahead.history.pool import HistoryPool, Tokens
-from copyahead.sampling import SamplingOptions
 
 
 class RowSession(Protocol):
@@ -28,19 +28,11 @@ class PooledDrafter(ABC, Generic[S]):
         self._pool = pool
         self._open: dict[int, S] = {}
 
-    def open(
-        self,
-        prompt: Tokens,
-        *,
-        slot: int,
-        tenant: str = "",
-        prediction: Tokens = (),
-        grammar: bool = False,
-        sampling: SamplingOptions | None = None,
-    ) -> S:
+    def open(self, prompt: Tokens, *, slot: int, **asked: Unpack[Opening]) -> S:
         """See `contracts.Drafter.open`. Raises ValueError where a session is open in `slot`."""
         if slot in self._open:
             raise ValueError(f"row {slot} has an open session: close it first")
+        tenant, prediction = asked.get("tenant", ""), asked.get("prediction", ())
         self._pool.attach(slot, prompt, prediction, tenant)
         session = self._begin(slot, tenant, bool(len(prediction)))
         self._open[slot] = session

@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import signal
 import sys
 import threading
 from typing import Any
@@ -77,8 +76,6 @@ def _answer(reason: str) -> None:
 
 def main() -> None:
     """Serve until the input ends."""
-    # Ctrl-C reaches all processes of a terminal: the server decides when this one ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     vocab_size = int(sys.argv[1])
     threading.stack_size(STACK_BYTES)
     thread = threading.Thread(target=_serve, args=(vocab_size,))

@@ -133,6 +133,11 @@ class HistoryPool:
         held: list[Token] = self.cells[row, : self.length(row), 0].tolist()
         return held
 
+    def num_shared(self, row: int, tokens: Tokens) -> int:
+        """How many tokens at the beginning of `tokens` the row begins with as well."""
+        given = self._as_tokens(tokens)
+        return int(index.common_prefix(self.arrays, row, self.vocab_size, given))
+
     def attach(self, row: int, prompt: Tokens, prediction: Tokens = (), tenant: str = "") -> int:
         """Make the row hold exactly `prompt`; returns how many of its tokens it held already.
 
@@ -151,7 +156,7 @@ class HistoryPool:
             start = len(prediction) + 2
         if len(tokens) > self.capacity:
             raise self._overflow(len(tokens))
-        kept = int(index.common_prefix(self.arrays, row, self.vocab_size, tokens))
+        kept = self.num_shared(row, tokens)
         if self._store is not None:
             self.release(row)
             self._tenants[row], self._scopes[row] = tenant, self._store.enter(tenant)

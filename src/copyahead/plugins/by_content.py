@@ -1,7 +1,7 @@
 """Drafts for a host whose hook shows the ids so far and nothing else: no request, no verdict.
 
-A text is found again by its content: the ids continue what some row holds, or else they begin
-another text there. What a draft was worth follows from the ids of the next call.
+A text is found again by its content: the ids continue what a row of the pool holds, or else they
+begin another text there. What a draft was worth follows from the ids of the next call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from copyahead.config import MAX_DRAFT_TOKENS, LookupOptions
-from copyahead.contracts import Drafter, DraftSession, Load
+from copyahead.contracts import DraftSession, Load
 from copyahead.drafters.factory import make_drafter
 from copyahead.history.pool import HistoryPool
 from copyahead.step_cost import StepCost, StepCostMeter
@@ -37,10 +37,9 @@ _START = StepCost.linear(0.1)
 
 @dataclass(slots=True)
 class _Text:
-    """What a row holds: its session, its ids so far, the draft on its way."""
+    """The text in a row of the pool: its session, and the draft on its way."""
 
     session: DraftSession
-    ids: Ids
     draft: Draft = NO_DRAFT
 
 
@@ -71,7 +70,6 @@ class DraftsByContent:
         self._failed = False
         self._lock = threading.Lock()
         self._capacity = 0
-        self._drafter: Drafter | None = None
         self._prepare(FIRST_CAPACITY)
 
     def draft(self, ids: npt.NDArray[np.integer], limit: int) -> Draft:
@@ -98,29 +96,25 @@ class DraftsByContent:
     def _continued(self, ids: Ids) -> _Text | None:
         """The text that `ids` go on with, brought up to date; None where there is none."""
         for row in reversed(self._texts):
-            text = self._texts[row]
-            held = len(text.ids)
-            if held < len(ids) and np.array_equal(ids[:held], text.ids):
+            held = self._pool.length(row)
+            if held < len(ids) and self._pool.num_shared(row, ids) == held:
+                text = self._texts[row] = self._texts.pop(row)
                 self._observe(text)
                 text.session.settle(text.draft, ids[held:].tolist())
-                text.ids = ids
-                self._texts[row] = self._texts.pop(row)
                 return text
         return None
 
     def _begun(self, ids: Ids) -> _Text:
         """A new text, in the row that shares most with it, or in the one unused for longest."""
-        assert self._drafter is not None
         free = [row for row in range(self._num_texts) if row not in self._texts]
         row = free[0] if free else next(iter(self._texts))
-        for known, text in self._texts.items():
-            shared = min(len(text.ids), len(ids))
-            if shared and 2 * _common(text.ids, ids) > shared:
+        for known in self._texts:
+            if 2 * self._pool.num_shared(known, ids) > min(self._pool.length(known), len(ids)):
                 row = known
         old = self._texts.pop(row, None)
         if old is not None:
             old.session.close()
-        self._texts[row] = _Text(self._drafter.open(ids, slot=row), ids)  # type: ignore[arg-type]
+        self._texts[row] = _Text(self._drafter.open(ids, slot=row))
         return self._texts[row]
 
     def _observe(self, text: _Text) -> None:
@@ -134,12 +128,5 @@ class DraftsByContent:
         """A pool with room for `capacity` tokens a text, and a drafter over it."""
         self._texts, self._last = {}, None
         self._capacity = capacity
-        pool = HistoryPool(self._num_texts, capacity, ANY_VOCAB)
-        self._drafter = make_drafter(self._options.policy, pool, self._load)
-
-
-def _common(first: Ids, second: Ids) -> int:
-    """How many of their first ids are the same."""
-    length = min(len(first), len(second))
-    differ = np.flatnonzero(first[:length] != second[:length])
-    return int(differ[0]) if len(differ) else length
+        self._pool = HistoryPool(self._num_texts, capacity, ANY_VOCAB)
+        self._drafter = make_drafter(self._options.policy, self._pool, self._load)

@@ -112,6 +112,8 @@ BARE = JsonFormat("bare")
         ("[1]\n[ {", BARE, ("[1]\n[ {", [])),
         (' [{"name":"f"}', BARE, ("", [("f", "{}")])),
         ('a\n {"name":"f"}', BARE, ('a\n {"name":"f"}', [])),
+        ('{"name":"f"}[{"name":"f"}]', BARE, ('[{"name":"f"}]', [("f", "{}")])),
+        ('{"name":"f"}\n[{"name":"f"}]', BARE, ("", [("f", "{}"), ("f", "{}")])),
     ],
 )
 def test_every_cutting_of_a_short_answer(text: str, form: ToolFormat, expected: Found) -> None:

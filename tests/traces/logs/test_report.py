@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 from copyahead.traces.logs.plots import Bar, grouped_bars
 from copyahead.traces.logs.reading import read_log
@@ -54,11 +57,17 @@ def test_the_page_stands_alone_and_has_every_band(tmp_path: Path) -> None:
     page = html_report(log, None, [])
     checked = check(page)
     assert checked.tags.count("svg") == 5
+    # What stands for what is only said where there is more than one.
+    assert "&#9632;" not in page
     for band in ("0-8k", "8-16k", "16-32k", "32k+"):
         assert page.count(f">{band}<") == 6
     assert "<script" not in page
     assert "&lt;log&gt;" in page
-    for title in ("decode speed (tok/s)", "time to first token (ms)", "context (1,024 tokens)"):
+    for title in (
+        "decode speed (tok/s)",
+        "time to first token (ms)",
+        "context at the end (1,024 tokens)",
+    ):
         assert title in page
     assert "prefers-color-scheme: dark" in page
 
@@ -68,9 +77,8 @@ def test_two_logs_are_drawn_beside_each_other(tmp_path: Path) -> None:
     other = read_log([str(LLAMA)])
     page = html_report(own, other, make_ratios(own.rows, other.rows))
     check(page)
-    assert "first</p>" not in page
-    assert "</span> first" in page
-    assert "</span> other" in page
+    assert "</span> first: log" in page
+    assert "</span> other: llama-server" in page
     assert "The first over the other" in page
 
 
@@ -83,3 +91,45 @@ def test_bars_are_as_high_as_their_values() -> None:
     assert heights[2] == 0
     assert "a: 10 (5 to 20)" in svg
     assert grouped_bars({}, [], across="place", up="speed").startswith("<svg")
+
+
+def numbers(svg: str, pattern: str) -> list[float]:
+    return [float(number) for number in re.findall(pattern, svg)]
+
+
+@pytest.mark.parametrize("highest", [1e-4, 0.7, 1.0, 9.99, 51.0, 999.0, 48_211.0, 2.5e7])
+def test_marks_reach_over_the_highest_and_are_few(highest: float) -> None:
+    svg = grouped_bars({"a": [Bar(0, highest / 3, 0.0, highest)]}, ["x"], across="p", up="v")
+    labels = re.findall(r"text-anchor='end'[^>]*>([\d.,e-]+)<", svg)
+    marks = [float(label.replace(",", "")) for label in labels]
+    assert marks[0] == 0
+    assert marks[-2] < highest <= marks[-1]
+    assert 3 <= len(marks) <= 7
+    (top,) = numbers(svg, r"V(-?[\d.]+)M")
+    assert top >= 12, "a whisker leaves the plot"
+
+
+def test_nothing_is_drawn_outside_and_bars_do_not_overlap() -> None:
+    places = ["0-8k", "8-16k", "16-32k", "32k+", "all"]
+    series = {f"s{n}": [Bar(p, 40_000.0 + n, 1.0, 90_000.0) for p in range(5)] for n in range(8)}
+    svg = grouped_bars(series, places, across="p", up="v", apart=True)
+    (width,) = numbers(svg, r"^<svg [^>]* width='(\d+)'")
+    bars = sorted(
+        (float(x), float(x) + float(wide))
+        for x, wide in re.findall(r"<rect x='([\d.]+)' y='[\d.]+' width='([\d.]+)'", svg)
+    )
+    assert len(bars) == 40
+    assert bars[0][0] > 0
+    assert bars[-1][1] < width
+    assert all(left[1] <= right[0] for left, right in pairwise(bars))
+
+
+def test_shares_go_to_a_hundred_per_cent() -> None:
+    svg = grouped_bars({"a": [Bar(0, 0.031)]}, ["x"], across="p", up="v", share=True)
+    assert re.findall(r">(\d+%)<", svg) == ["0%", "20%", "40%", "60%", "80%", "100%"]
+    assert "a: 3.1%" in svg
+
+
+def test_the_total_is_not_drawn_beside_a_band_that_is_all_of_it(tmp_path: Path) -> None:
+    log = read_log([write(tmp_path / "log", LINE)])
+    assert html_report(log, None, []).count(">all<") == 1

@@ -10,7 +10,6 @@ template's own reason, or `{"limit": ...}`, after which the program ends.
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -48,8 +47,6 @@ def _answer(answer: Any) -> None:
 
 def main() -> None:
     """Serve until the input ends."""
-    # Ctrl-C reaches all processes of a terminal: the server decides when this one ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout.write("\n")
     sys.stdout.flush()
     _serve()

@@ -19,6 +19,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from copyahead.cli.options import (
+    DEFAULT_LOOKUP,
+    DEFAULT_MODEL,
+    DEFAULT_SAMPLING,
+    NO_DRAFT_MODEL,
     NONE_YET,
     OUTPUT,
     AnyText,
@@ -40,11 +44,6 @@ from copyahead.ranges import Range, check_ranges
 
 if TYPE_CHECKING:
     from copyahead.cli.chat.session import Settings
-
-_DEFAULT_MODEL = ModelOptions()
-_DEFAULT_LOOKUP = LookupFlags()
-_NO_DRAFT_MODEL = DraftModelOptions()
-_DEFAULT_SAMPLING = SamplingFlags()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +69,10 @@ def chat(
     /,
     *,
     chat_options: Annotated[ChatOptions, Flat] = _DEFAULT_CHAT,
-    sampling: Sampling = _DEFAULT_SAMPLING,
-    lookup_options: Lookup = _DEFAULT_LOOKUP,
-    draft_options: DraftModel = _NO_DRAFT_MODEL,
-    model_options: Model = _DEFAULT_MODEL,
+    sampling: Sampling = DEFAULT_SAMPLING,
+    lookup_options: Lookup = DEFAULT_LOOKUP,
+    draft_options: DraftModel = NO_DRAFT_MODEL,
+    model_options: Model = DEFAULT_MODEL,
     show_copied: Annotated[bool, Parameter(group=OUTPUT)] = True,
     quiet: Quiet = False,
 ) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Unpack, cast
 
 import msgspec
 import numpy as np
 
-from copyahead.contracts import DraftSession, NextToken
-from copyahead.sampling import SamplingOptions
+from copyahead.contracts import DraftSession, NextToken, Opening
 from copyahead.traces.corpus import BASE, END, START, Corpus
 from copyahead.traces.drafts.draft_file import RecordedDrafts
 from copyahead.types import NO_DRAFT, Draft, Source, Token
@@ -187,14 +186,7 @@ class RecordedDrafter:
         self._request = request
 
     def open(
-        self,
-        prompt: Sequence[Token],
-        *,
-        slot: int,
-        tenant: str = "",
-        prediction: Sequence[Token] = (),
-        grammar: bool = False,
-        sampling: SamplingOptions | None = None,
+        self, prompt: Sequence[Token], *, slot: int, **asked: Unpack[Opening]
     ) -> RecordedSession:
         """See `contracts.Drafter.open`: a session for the request that `begin` named."""
         return RecordedSession(self, self._request, prompt)

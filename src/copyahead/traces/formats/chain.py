@@ -24,14 +24,12 @@ class Chain:
         messages = list(prompt)
         number = self._longest_known(messages)
         if number is None:
-            number = self.conversations.append(Conversation(session, messages))
-            found = self.conversations[number]
-        else:
-            found = self.conversations[number]
-            self._open.pop(_key(found.messages), None)
-            found.messages.extend(messages[len(found.messages) :])
-        found.messages.extend(answer)
-        self._open[_key(found.messages)] = number
+            number = self.conversations.append(Conversation(session, []))
+        held = self.conversations[number].messages
+        if held:
+            self._open.pop(_key(held), None)
+        self.conversations.extend(number, [*messages[len(held) :], *answer])
+        self._open[_key(self.conversations[number].messages)] = number
 
     def _longest_known(self, messages: Sequence[Message]) -> int | None:
         key = 0

@@ -112,15 +112,17 @@ class Reading:
         """
         if session not in self._streams:
             self._streams[session] = self._kept.append(Conversation(session, []))
-        held = self._kept[self._streams[session]].messages
+        number = self._streams[session]
         for message in messages:
             if not message.text:
                 continue
+            held = self._kept[number].messages
             goes_on = part_of and part_of == self._last_part.get(session)
             if held and goes_on and held[-1].written and message.written:
-                held[-1] = Message(message.role, _joined(held[-1].text, message.text), True)
+                whole = Message(message.role, _joined(held[-1].text, message.text), True)
+                self._kept.replace_last(number, whole)
             else:
-                held.append(message)
+                self._kept.extend(number, [message])
             self._last_part[session] = part_of
 
     def restart(self, session: str) -> None:

@@ -2,137 +2,142 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar, overload
 
 import msgspec
 import numpy as np
 
-from copyahead.traces.formats.conversations import Conversation, TokenRequest
+from copyahead.traces.formats.conversations import Conversation, Message, TokenRequest
 from copyahead.traces.large.spool import Spool, in_memory_bytes
+
+T = TypeVar("T")
 
 _MESSAGE_BYTES = 200
 """What a message takes in memory besides its text."""
 
 
-class KeptConversations(Sequence[Conversation]):
-    """Conversations by number. Those that were touched last are in memory, and may be added to;
-    others are put away, and come back when they are asked for."""
+class Numbered(Sequence[T]):
+    """A sequence of items that are made when they are asked for."""
+
+    @abstractmethod
+    def _at(self, number: int) -> T:
+        """The item of that number, from 0 to `len(self) - 1`."""
+
+    @overload
+    def __getitem__(self, number: int) -> T: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[T]: ...
+    def __getitem__(self, number: int | slice) -> T | Sequence[T]:
+        if isinstance(number, slice):
+            return Chosen(self, range(len(self))[number])
+        return self._at(range(len(self))[number])
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._at, range(len(self)))
+
+
+class Chosen(Numbered[T]):
+    """Some items of many, in order."""
+
+    def __init__(self, kept: Sequence[T], numbers: Sequence[int]) -> None:
+        self._kept, self._numbers = kept, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def _at(self, number: int) -> T:
+        return self._kept[self._numbers[number]]
+
+
+class Joined(Numbered[T]):
+    """The items of two sequences, one after the other."""
+
+    def __init__(self, first: Sequence[T], second: Sequence[T]) -> None:
+        self._first, self._second = first, second
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._second)
+
+    def _at(self, number: int) -> T:
+        size = len(self._first)
+        return self._first[number] if number < size else self._second[number - size]
+
+
+class KeptConversations(Numbered[Conversation]):
+    """Conversations by number. Those that were touched last are in memory; others are put away,
+    and come back when they are asked for.
+
+    What is asked for is read only: `extend` and `replace_last` change it.
+    """
 
     def __init__(self, in_memory: int | None = None) -> None:
         """`in_memory`: bytes of text, about, that are not put away."""
         self._limit = in_memory_bytes(in_memory)
         self._spool = Spool(in_memory)
         self._places = array("q")
-        """Numbers in the spool; -1 for what has never been put away."""
-        self._stored = array("q")
-        """How much each was when it was."""
+        """Numbers in the spool; -1 for what it does not hold as it is now."""
         self._live: OrderedDict[int, Conversation] = OrderedDict()
         self._sizes: dict[int, int] = {}
+        """About how many bytes each of those in memory takes."""
         self._total = 0
-        self._last: int | None = None
-        """What may have grown since it was measured."""
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Conversation)
 
     def __len__(self) -> int:
         return len(self._places)
 
-    @overload
-    def __getitem__(self, number: int) -> Conversation: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Conversation]: ...
-    def __getitem__(self, number: int | slice) -> Conversation | Sequence[Conversation]:
-        """A conversation, to be added to until another one is asked for; or some of them."""
-        if isinstance(number, slice):
-            return Chosen(self, range(len(self))[number])
-        number = range(len(self))[number]
-        if number not in self._live:
-            self._live[number] = self._decoder.decode(self._spool.get(self._places[number]))
-        self._touch(number)
-        return self._live[number]
-
     def append(self, conversation: Conversation) -> int:
         """Keep `conversation`; its number."""
         self._places.append(-1)
-        self._stored.append(-1)
         number = len(self._places) - 1
-        self._live[number] = conversation
-        self._touch(number)
+        self._enter(number, conversation)
+        self._make_room()
         return number
 
-    def _touch(self, number: int) -> None:
-        for grown in {self._last, number} - {None}:
-            assert grown is not None
-            self._measure(grown)
-        self._last = number
-        self._live.move_to_end(number)
-        while self._total > self._limit and len(self._live) > 1:
-            self._put_away()
+    def extend(self, number: int, messages: Sequence[Message]) -> None:
+        """Add `messages` to a conversation."""
+        self._at(number).messages.extend(messages)
+        self._has_grown(number, _size(messages))
 
-    def _measure(self, number: int) -> None:
+    def replace_last(self, number: int, message: Message) -> None:
+        """Put `message` in the place of the last one of a conversation."""
+        messages = self._at(number).messages
+        grown = _size([message]) - _size(messages[-1:])
+        messages[-1] = message
+        self._has_grown(number, grown)
+
+    def _at(self, number: int) -> Conversation:
         if number not in self._live:
-            return
-        messages = self._live[number].messages
-        size = sum(len(message.text) + _MESSAGE_BYTES for message in messages)
-        self._total += size - self._sizes.get(number, 0)
-        self._sizes[number] = size
+            self._enter(number, self._decoder.decode(self._spool.get(self._places[number])))
+        self._live.move_to_end(number)
+        self._make_room()
+        return self._live[number]
 
-    def _put_away(self) -> None:
-        number, conversation = self._live.popitem(last=False)
-        size = self._sizes.pop(number)
-        self._total -= size
-        if self._stored[number] != size:
-            self._stored[number] = size
-            self._places[number] = self._spool.put(self._encoder.encode(conversation))
+    def _enter(self, number: int, conversation: Conversation) -> None:
+        self._live[number] = conversation
+        self._sizes[number] = size = _size(conversation.messages)
+        self._total += size
 
+    def _has_grown(self, number: int, size: int) -> None:
+        self._places[number] = -1
+        self._sizes[number] += size
+        self._total += size
+        self._make_room()
 
-class Chosen(Sequence[Conversation]):
-    """Some conversations of many, in order."""
-
-    def __init__(self, kept: Sequence[Conversation], numbers: Sequence[int]) -> None:
-        self._kept, self._numbers = kept, numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @overload
-    def __getitem__(self, number: int) -> Conversation: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Conversation]: ...
-    def __getitem__(self, number: int | slice) -> Conversation | Sequence[Conversation]:
-        if isinstance(number, slice):
-            return Chosen(self._kept, self._numbers[number])
-        return self._kept[self._numbers[number]]
-
-    def __iter__(self) -> Iterator[Conversation]:
-        return (self._kept[number] for number in self._numbers)
+    def _make_room(self) -> None:
+        """Put away what was not touched for longest; what was touched last stays."""
+        while self._total > self._limit and len(self._live) > 1:
+            number, conversation = self._live.popitem(last=False)
+            self._total -= self._sizes.pop(number)
+            if self._places[number] < 0:
+                self._places[number] = self._spool.put(self._encoder.encode(conversation))
 
 
-class Joined(Sequence[Conversation]):
-    """The conversations of two sequences, one after the other."""
-
-    def __init__(self, first: Sequence[Conversation], second: Sequence[Conversation]) -> None:
-        self._first, self._second = first, second
-
-    def __len__(self) -> int:
-        return len(self._first) + len(self._second)
-
-    @overload
-    def __getitem__(self, number: int) -> Conversation: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Conversation]: ...
-    def __getitem__(self, number: int | slice) -> Conversation | Sequence[Conversation]:
-        if isinstance(number, slice):
-            return Chosen(self, range(len(self))[number])
-        number = range(len(self))[number]
-        size = len(self._first)
-        return self._first[number] if number < size else self._second[number - size]
-
-
-class KeptRequests(Sequence[TokenRequest]):
+class KeptRequests(Numbered[TokenRequest]):
     """Requests of token ids by number; only their sessions are always in memory."""
 
     def __init__(self, in_memory: int | None = None) -> None:
@@ -145,14 +150,7 @@ class KeptRequests(Sequence[TokenRequest]):
     def __len__(self) -> int:
         return len(self.sessions)
 
-    @overload
-    def __getitem__(self, number: int) -> TokenRequest: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[TokenRequest]: ...
-    def __getitem__(self, number: int | slice) -> TokenRequest | Sequence[TokenRequest]:
-        if isinstance(number, slice):
-            return [self[n] for n in range(len(self))[number]]
-        number = range(len(self))[number]
+    def _at(self, number: int) -> TokenRequest:
         tokens = np.frombuffer(self._spool.get(number), dtype=np.int32).tolist()
         count = self._num_read[number]
         return TokenRequest(
@@ -182,3 +180,8 @@ class KeptRequests(Sequence[TokenRequest]):
             if session in wanted:
                 chosen.append(self[number])
         return chosen
+
+
+def _size(messages: Iterable[Message]) -> int:
+    """What messages take in memory, about, in bytes."""
+    return sum(len(message.text) + _MESSAGE_BYTES for message in messages)

@@ -9,10 +9,14 @@ from typing import NamedTuple
 
 from copyahead.traces.plots import COLOURS
 
-_WIDTH, _HEIGHT = 460, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 14, 46
+_WIDTH, _HEIGHT = 400, 250
+_RIGHT, _TOP, _BOTTOM = 8, 12, 44
+_DIGIT = 6.6
+"""About how wide a digit is."""
 _MARKS = 5
-"""About how many marks the vertical axis has."""
+"""At most so many steps between two marks of the vertical axis."""
+_APART = 0.35
+"""The gap before a place that stands apart, in widths of a group."""
 
 
 class Bar(NamedTuple):
@@ -24,21 +28,52 @@ class Bar(NamedTuple):
     high: float | None = None
 
 
+class _Frame(NamedTuple):
+    """Where on the plot a value and a place are."""
+
+    left: float
+    group: float
+    """Width of a group."""
+    top: float
+    """The value at the upper edge; 0 is at the lower one."""
+
+    def y(self, value: float) -> float:
+        return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * value / self.top
+
+
 def grouped_bars(
-    series: Mapping[str, Sequence[Bar]], places: Sequence[str], *, across: str, up: str
+    series: Mapping[str, Sequence[Bar]],
+    places: Sequence[str],
+    *,
+    across: str,
+    up: str,
+    share: bool = False,
+    apart: bool = False,
 ) -> str:
-    """The plot; `across` and `up` are the titles of the axes, units included."""
+    """The plot; `across` and `up` are the titles of the axes, units included.
+
+    `share`: values are from 0 to 1, and shown as per cent. `apart`: the last place is of another
+    kind than those before, as a total is, and stands behind a line.
+    """
     bars = [bar for each in series.values() for bar in each]
-    top = 1.06 * max((max(b.value, b.high or 0.0) for b in bars), default=1.0) or 1.0
-    group = (_WIDTH - _LEFT - _RIGHT) / max(1, len(places))
-    width = 0.8 * group / max(1, len(series))
-    parts = [_axis(top), _titles(across, up)]
+    highest = max((max(bar.value, bar.high or 0.0) for bar in bars), default=0.0) or 1.0
+    step = 0.2 if share else _step(highest)
+    marks = [number * step for number in range((5 if share else math.ceil(highest / step)) + 1)]
+    labels = [f"{mark:.0%}" if share else f"{mark:,.10g}" for mark in marks]
+    left = 26 + _DIGIT * max(map(len, labels))
+    room = len(places) + (_APART if apart else 0.0)
+    frame = _Frame(left, (_WIDTH - left - _RIGHT) / max(1.0, room), marks[-1])
+    parts = [_axis(frame, marks, labels), _titles(frame, across, up)]
     for number, place in enumerate(places):
-        parts.append(_text(_LEFT + (number + 0.5) * group, _HEIGHT - 28, place, "middle"))
+        start = _start(frame, number, len(places), apart)
+        parts.append(_text(start + frame.group / 2, _HEIGHT - 27, place, "middle"))
+        if apart and number == len(places) - 1:
+            parts.append(_line(start - _APART / 2 * frame.group, _TOP, _HEIGHT - 23, ".25"))
+    width = 0.76 * frame.group / max(1, len(series))
     for number, (name, mine) in enumerate(series.items()):
         for bar in mine:
-            x = _LEFT + bar.place * group + 0.1 * group + number * width
-            parts.append(_bar(bar, x, width, top, COLOURS[number % len(COLOURS)], name))
+            x = _start(frame, bar.place, len(places), apart) + 0.12 * frame.group + number * width
+            parts.append(_bar(bar, x, width, frame, COLOURS[number % len(COLOURS)], name, share))
     label = escape(f"{up} by {across}", quote=True)
     return (
         f"<svg role='img' aria-label='{label}' width='{_WIDTH}' height='{_HEIGHT}' "
@@ -46,53 +81,66 @@ def grouped_bars(
     )
 
 
-def _bar(bar: Bar, x: float, width: float, top: float, colour: str, name: str) -> str:
-    y = _y(bar.value, top)
-    spread = ""
-    said = f"{name}: {bar.value:.4g}"
+def _step(highest: float) -> float:
+    """1, 2 or 5 times a power of ten."""
+    step = 10 ** math.floor(math.log10(highest / _MARKS))
+    return float(step * next(factor for factor in (1, 2, 5, 10) if highest / step / factor <= 5))
+
+
+def _start(frame: _Frame, place: int, places: int, apart: bool) -> float:
+    gap = _APART if apart and place == places - 1 else 0.0
+    return frame.left + (place + gap) * frame.group
+
+
+def _bar(
+    bar: Bar, x: float, width: float, frame: _Frame, colour: str, name: str, share: bool
+) -> str:
+    y, form = frame.y(bar.value), ".1%" if share else ",.4g"
+    spread, said = "", ": ".join(filter(None, (name, f"{bar.value:{form}}")))
     if bar.low is not None and bar.high is not None:
-        middle = x + width / 2
-        low, high = _y(bar.low, top), _y(bar.high, top)
-        path = f"M{middle:.1f} {low:.1f}V{high:.1f}M{middle - 4:.1f} {high:.1f}h8"
-        path += f"M{middle - 4:.1f} {low:.1f}h8"
-        spread = f"<path d='{path}' stroke='currentColor' stroke-width='1.4' fill='none'/>"
-        said += f" ({bar.low:.4g} to {bar.high:.4g})"
+        middle, cap = x + width / 2, min(4.0, width / 3)
+        low, high = frame.y(bar.low), frame.y(bar.high)
+        path = f"M{middle:.1f} {low:.1f}V{high:.1f}M{middle - cap:.1f} {high:.1f}h{2 * cap:.1f}"
+        path += f"M{middle - cap:.1f} {low:.1f}h{2 * cap:.1f}"
+        spread = f"<path d='{path}' stroke='currentColor' stroke-width='1.3' fill='none'/>"
+        said += f" ({bar.low:{form}} to {bar.high:{form}})"
     return (
         f"<g><title>{escape(said)}</title><rect x='{x:.1f}' y='{y:.1f}' "
-        f"width='{max(width - 2, 1):.1f}' height='{max(_y(0, top) - y, 0):.1f}' fill='{colour}'/>"
+        f"width='{max(width - 1.5, 1):.1f}' height='{max(frame.y(0) - y, 0):.1f}' fill='{colour}'/>"
         f"{spread}</g>"
     )
 
 
-def _axis(top: float) -> str:
-    step = 10 ** math.floor(math.log10(top / _MARKS))
-    step *= next(factor for factor in (1, 2, 5, 10) if top / (step * factor) <= _MARKS + 1)
+def _axis(frame: _Frame, marks: Sequence[float], labels: Sequence[str]) -> str:
     parts = []
-    for number in range(int(top / step) + 1):
-        y = _y(number * step, top)
+    for mark, label in zip(marks, labels, strict=True):
+        y = frame.y(mark)
         parts.append(
-            f"<line x1='{_LEFT}' x2='{_WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}' "
-            "stroke='currentColor' stroke-opacity='.3' stroke-dasharray='1 5'/>"
-            + _text(_LEFT - 6, y + 4, f"{number * step:g}", "end")
+            f"<line x1='{frame.left:.1f}' x2='{_WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}' "
+            f"stroke='currentColor' stroke-opacity='{'.16' if mark else '.7'}'/>"
+            + _text(frame.left - 6, y + 4, label, "end")
         )
     return "".join(parts)
 
 
-def _titles(across: str, up: str) -> str:
+def _line(x: float, top: float, bottom: float, opacity: str) -> str:
+    return (
+        f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{top}' y2='{bottom}' stroke='currentColor' "
+        f"stroke-opacity='{opacity}'/>"
+    )
+
+
+def _titles(frame: _Frame, across: str, up: str) -> str:
     middle = (_TOP + _HEIGHT - _BOTTOM) / 2
     return (
-        _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, across, "middle")
-        + f"<text transform='translate(14 {middle:.0f}) rotate(-90)' text-anchor='middle' "
-        f"font-size='11' fill='currentColor'>{escape(up)}</text>"
+        _text((frame.left + _WIDTH - _RIGHT) / 2, _HEIGHT - 7, across, "middle")
+        + f"<text transform='translate(12 {middle:.0f}) rotate(-90)' text-anchor='middle' "
+        f"font-size='11.5' fill='currentColor'>{escape(up)}</text>"
     )
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
     return (
-        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' font-size='11' "
+        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' font-size='11.5' "
         f"fill='currentColor'>{escape(text)}</text>"
     )
-
-
-def _y(value: float, top: float) -> float:
-    return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * value / top

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
+from pathlib import Path
 from typing import TypeVar
 
 from copyahead.traces.logs.bands import ALL, BANDS
@@ -47,6 +48,23 @@ RATIO_COLUMNS: tuple[Column[Ratio], ...] = (
     ("accepted share", lambda r: figure(r.acceptance, ".2f")),
     ("prefix reuse", lambda r: figure(r.prefix_reuse, ".2f")),
 )
+_FIGURES: tuple[tuple[str, bool, Callable[[Row], Spread | float | None]], ...] = (
+    ("decode speed (tok/s)", False, lambda row: row.tok_s),
+    ("time to first token (ms)", False, lambda row: row.first_token_ms),
+    ("tokens a round", False, lambda row: row.tokens_per_round),
+    ("accepted of drafted tokens (%)", True, lambda row: row.acceptance),
+    ("prompt tokens kept from before (%)", True, lambda row: row.prefix_reuse),
+)
+"""What is drawn, whether it is a share, and where a row has it."""
+_ACROSS = "context at the end (1,024 tokens)"
+_NOTE = (
+    "<p class='note'>Speed and time are medians of requests, with whiskers from the 5th to the "
+    "95th percentile; the others are of all tokens together.</p>"
+)
+_STYLE = """
+.plots { gap: 1.4rem 2rem; margin: 1.2rem 0 2rem } .plots svg { max-width: 100%; height: auto }
+figure { min-width: 0 } ul { padding-left: 1.1rem } li { overflow-wrap: anywhere }
+"""
 
 
 def names_of(row: Row | Ratio) -> list[str]:
@@ -65,7 +83,7 @@ def html_report(log: Log, other: Log | None, ratios: Sequence[Ratio]) -> str:
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'>",
-        f"<title>copyahead logs</title><style>{STYLE}</style>",
+        f"<title>copyahead logs</title><style>{STYLE}{_STYLE}</style>",
         "<h1>copyahead logs</h1>",
         _about(log),
         _table(headings(log.rows), COLUMNS, log.rows),
@@ -80,7 +98,8 @@ def html_report(log: Log, other: Log | None, ratios: Sequence[Ratio]) -> str:
             "sooner by its first token.</p>",
             _table(headings(ratios), RATIO_COLUMNS, ratios),
         ]
-    return "\n".join([*parts, "<h2>By context</h2>", _plots(log, other)]) + "\n"
+    parts.append(f"<section><h2>By context</h2>{_plots(log, other)}</section>")
+    return "\n".join(parts) + "\n"
 
 
 def _about(log: Log) -> str:
@@ -106,34 +125,44 @@ def _line(row: T, columns: Sequence[Column[T]]) -> str:
 
 def _plots(log: Log, other: Log | None) -> str:
     """A bar for each policy and day, and for the same of the other log."""
-    logs = [("", log)] if other is None else [("first", log), ("other", other)]
+    logs = [("", log)]
+    if other is not None:
+        logs = [(_name("first", log), log), (_name("other", other), other)]
     series: dict[str, list[Row]] = {}
     for title, each in logs:
         for row in each.rows:
-            name = " ".join(filter(None, (title, *names_of(row)[:-1]))) or "median"
+            name = " ".join(filter(None, (title, *names_of(row)[:-1])))
             series.setdefault(name, []).append(row)
     shown = dict(list(series.items())[: len(COLOURS)])
     used = {row.band for rows in shown.values() for row in rows}
-    places = [band for band in (*BANDS, ALL) if band in used]
-    figures = (
-        ("decode speed (tok/s)", lambda row: row.tok_s),
-        ("time to first token (ms)", lambda row: row.first_token_ms),
-        ("tokens a round", lambda row: row.tokens_per_round),
-        ("accepted share of drafted tokens", lambda row: row.acceptance),
-        ("prefix reuse (share of prompt tokens)", lambda row: row.prefix_reuse),
-    )
+    places = [band for band in BANDS if band in used]
+    # Of one band alone, the total is the same.
+    if len(places) != 1 or not all(places[0] in map(_band, rows) for rows in shown.values()):
+        places.append(ALL)
     drawn = []
-    for title, value in figures:
+    for title, is_share, value in _FIGURES:
         bars = {name: _bars(rows, places, value) for name, rows in shown.items()}
         if any(bars.values()):
-            plot = grouped_bars(bars, places, across="context (1,024 tokens)", up=title)
+            plot = grouped_bars(
+                bars, places, across=_ACROSS, up=title, share=is_share, apart=len(places) > 1
+            )
             drawn.append(f"<figure>{plot}</figure>")
     left_out = len(series) - len(shown)
     more = f"<p class='note'>{left_out} more are in the table.</p>" if left_out else ""
-    note = (
-        "<p class='note'>Bars are medians, whiskers reach from the 5th to the 95th percentile.</p>"
-    )
-    return f"{legend(list(shown))}{note}{more}<div class='plots'>{''.join(drawn)}</div>"
+    key = legend(list(shown)) if len(shown) > 1 else ""
+    if not drawn:
+        return "<p class='note'>There is no request to draw.</p>"
+    return f"{key}{_NOTE}{more}<div class='plots'>{''.join(drawn)}</div>"
+
+
+def _name(which: str, log: Log) -> str:
+    """What a log is called beside another one."""
+    names = [Path(file.path).name for file in log.files]
+    return f"{which}: {names[0]}{' and more' if len(names) > 1 else ''}" if names else which
+
+
+def _band(row: Row) -> str:
+    return row.band
 
 
 def _bars(
@@ -141,6 +170,8 @@ def _bars(
 ) -> list[Bar]:
     bars = []
     for row in rows:
+        if row.band not in places:
+            continue
         found, place = value(row), places.index(row.band)
         if isinstance(found, Spread):
             if found.p50 is not None:
