@@ -99,9 +99,6 @@ Lookup = Annotated[LookupFlags, Flat, Parameter(group=DRAFTING)]
 DraftModel = Annotated[DraftModelOptions, Flat, Parameter(group=DRAFTING)]
 Shared = Annotated[SharedOptions, Flat, Parameter(group=DRAFTING)]
 Sampling = Annotated[SamplingFlags, Flat, Parameter(group=SAMPLING)]
-DEFAULT_MODEL, DEFAULT_LOOKUP, DEFAULT_SAMPLING = ModelOptions(), LookupFlags(), SamplingFlags()
-NO_DRAFT_MODEL = DraftModelOptions()
-"""What the options are that a command takes where none of them is given."""
 
 Json = Annotated[
     bool,
@@ -289,3 +286,8 @@ def modes_named(names: Sequence[str], draft: DraftModelOptions) -> list[str]:
     both = [str(parse_mode(name, draft.hybrid)) for name in names]
     alone = [f"{mode.rpartition('+')[0]}+{COPIES_ALONE}" for mode in both if "+" in mode]
     return list(dict.fromkeys([*alone, MODEL_ALONE, *both]))
+
+
+DEFAULT_MODEL, DEFAULT_LOOKUP, DEFAULT_SAMPLING = ModelOptions(), LookupFlags(), SamplingFlags()
+NO_DRAFT_MODEL = DraftModelOptions()
+"""What the options are that a command takes where none of them is given."""
