@@ -218,11 +218,10 @@ def is_up(url: str) -> bool:
 
 
 @contextmanager
-def serving_model(engine: Engine, model_name: str = "copyahead") -> Iterator[str]:
+def serving_model(engine: Engine) -> Iterator[str]:
     """A server over an engine with a real model, and with the model's template; its address."""
     template = ChatTemplate.from_backend(engine.backend)
-    options = ServerOptions(model_name=model_name)
-    with serving(Service(AsyncEngine(engine), options, template)) as (url, _):
+    with serving(Service(AsyncEngine(engine), ServerOptions(), template)) as (url, _):
         yield url
 
 

@@ -88,7 +88,7 @@ def _shared() -> Iterator[None]:
     SHARED.close()
 
 
-@pytest.mark.parametrize("depth", [50, 300, 900, 960, 980, 990, 995, 1000, 50_000])
+@pytest.mark.parametrize("depth", [50, 300, 900, 960, 980, 990, 995, 1000, 25_000])
 def test_what_is_nested_deeply_is_read_or_refused(reader: BodyReader, depth: int) -> None:
     nested = b"[" * depth + b"]" * depth
     data = b'{"prompt": "x", "response_format": ' + b'{"type": "text", "a": ' + nested + b"}}"

@@ -93,69 +93,6 @@ def test_a_run_tells_its_match_under_the_pointer_and_at_the_focus(page: Browser)
     assert not page.one("#tip").is_displayed()
 
 
-@pytest.mark.parametrize("share", [0.02, 0.5, 0.98])
-def test_a_note_is_seen_beside_a_line_of_its_run(page: Browser, share: float) -> None:
-    """Also where the run is longer than the window, and wherever its text is pointed at."""
-    page.ask("say:" + "the and " * 400)
-    page.size(500, 500)
-    page.run(
-        """
-        const runs = [...document.querySelectorAll(".answer .run")];
-        const run = runs.sort((a, b) => b.textContent.length - a.textContent.length)[0];
-        run.id = "long";
-        const { top, height } = run.getBoundingClientRect();
-        document.documentElement.scrollTop += top + height * arguments[0] - 150;
-        """,
-        share,
-    )
-    page.wait(lambda: not page.one("#tip").is_displayed())
-    point = """
-    const [run, y] = [document.getElementById("long"), arguments[0]];
-    run.dispatchEvent(new PointerEvent("pointerover", { bubbles: true, clientX: 60, clientY: y }));
-    const [tip, end] = ["tip", "composer"].map((id) => document.getElementById(id));
-    const [box, limit] = [tip, end].map((one) => one.getBoundingClientRect());
-    return [box.top, box.bottom, limit.top, run.getBoundingClientRect().height];
-    """
-    for y in (60, 150, 240):
-        top, bottom, limit, height = page.run(point, y)
-        assert height > 500, "the run is not longer than the window"
-        assert 0 <= top < bottom <= limit
-        assert min(abs(top - y), abs(bottom - y)) < 60
-    top, bottom, limit, _ = page.run(
-        f"document.getElementById('long').focus({{ preventScroll: true }}); {point}", -1
-    )
-    assert 0 <= top < bottom <= limit
-
-
-def test_fields_have_an_edge_that_is_seen(page: Browser) -> None:
-    """At least 3:1 against what is around them, as WCAG 2.2 has it (1.4.11)."""
-    colours = """
-    const luminance = (text) => {
-      const [r, g, b] = text.match(/[\\d.]+/g).map((part) => part / 255).map(
-        (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
-      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const field = getComputedStyle(document.getElementById("message"));
-    const paper = getComputedStyle(document.body).backgroundColor;
-    const [low, high] = [field.borderTopColor, paper].map(luminance).sort((a, b) => a - b);
-    return (high + 0.05) / (low + 0.05);
-    """
-    for scheme in ("light", "dark"):
-        page.media(prefers_color_scheme=scheme)
-        assert page.run(colours) >= 3
-
-
-def test_a_phone_shows_only_the_sources_that_were_used(page: Browser) -> None:
-    page.size(360, 640)
-    page.ask(f"say:{SAID}")
-    page.wait(lambda: page.all("#legend li:not(.unused)"))
-    shown = [item.text.split()[0] for item in page.all("#legend li") if item.is_displayed()]
-    assert "prompt" in shown
-    assert "grammar" not in shown
-    page.size(1000, 900)
-    assert len([item for item in page.all("#legend li") if item.is_displayed()]) == 6
-
-
 def test_turns_follow_each_other(page: Browser, asked: list[Request], up: Running) -> None:
     page.set("system", "be brief")
     page.ask("say:first")

@@ -18,7 +18,7 @@ let onStatus = () => {};
 export function start(take) {
   onStatus = take;
   for (const [source, { name }] of Object.entries(SOURCES)) {
-    const item = make("li", "unused");
+    const item = make("li");
     const sample = make("span", "run", name);
     sample.dataset.source = source;
     counts[source] = make("span", "count", "0");
@@ -62,9 +62,7 @@ function show(status) {
   cell("slots").textContent = `${status.running}/${status.slots}`;
   cell("queue").textContent = `${status.waiting}`;
   for (const [source, count] of Object.entries(counts)) {
-    const accepted = status.by_source[source]?.accepted ?? 0;
-    count.textContent = `${accepted}`;
-    count.parentElement.classList.toggle("unused", accepted === 0);
+    count.textContent = `${status.by_source[source]?.accepted ?? 0}`;
   }
 }
 

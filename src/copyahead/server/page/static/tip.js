@@ -3,7 +3,6 @@
 import { describe } from "./sources.js";
 
 const tip = document.getElementById("tip");
-const composer = document.getElementById("composer");
 const MARGIN = 8;
 const runs = new WeakMap();
 let shown = null;
@@ -15,7 +14,7 @@ export function attach(element, run) {
 
 /** Show and hide notes for all runs within `container`. */
 export function watch(container) {
-  container.addEventListener("pointerover", (event) => show(event.target, event.clientY));
+  container.addEventListener("pointerover", (event) => show(event.target));
   container.addEventListener("pointerout", () => show(document.activeElement));
   container.addEventListener("focusin", (event) => show(event.target));
   container.addEventListener("focusout", hide);
@@ -29,8 +28,7 @@ export function hide() {
 
 export const isShown = () => shown !== null;
 
-/** `y`: where the pointer is, if it is what points. */
-function show(element, y = null) {
+function show(element) {
   const run = runs.get(element);
   if (shown !== element) hide();
   if (!run) return;
@@ -38,22 +36,15 @@ function show(element, y = null) {
   tip.textContent = describe(run);
   tip.hidden = false;
   element.setAttribute("aria-describedby", "tip");
-  place(element, y, tip.getBoundingClientRect());
+  const [box] = element.getClientRects();
+  if (box) place(box, tip.getBoundingClientRect());
 }
 
-/** Above the line that is pointed at, or below the last line that is seen: there it hides least. */
-function place(element, y, size) {
-  const lowest = composer.getBoundingClientRect().top - size.height - MARGIN;
-  const lines = [...element.getClientRects()];
-  const seen = lines.filter((line) => line.bottom > 0 && line.top < lowest + size.height);
-  const pointed = y === null ? undefined : lines.find((line) => line.top <= y && y <= line.bottom);
-  const line = pointed ?? seen.at(-1) ?? element.getBoundingClientRect();
-  const [above, below] = [line.top - size.height - MARGIN, line.bottom + MARGIN];
-  const [first, second] = pointed ? [above, below] : [below, above];
-  const top = [first, second].find((at) => at >= MARGIN && at <= lowest) ?? first;
+function place(box, size) {
   const room = document.documentElement.clientWidth - size.width - MARGIN;
-  tip.style.left = `${Math.max(MARGIN, Math.min(line.left, room))}px`;
-  tip.style.top = `${Math.max(MARGIN, Math.min(top, lowest))}px`;
+  const above = box.top - size.height - MARGIN;
+  tip.style.left = `${Math.max(MARGIN, Math.min(box.left, room))}px`;
+  tip.style.top = `${above > MARGIN ? above : box.bottom + MARGIN}px`;
 }
 
 window.addEventListener("scroll", hide, { passive: true });
